@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sharing
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/gpu"
+)
+
+// SeatsHold is how long a smaller set of replicas must be advertised before it
+// replaces the remembered one. The kubelet lists healthy ids only, so that one
+// unhealthy replica looks like a smaller set, and it must not raise everybody's
+// share; a plugin that was really configured anew goes on advertising the new set.
+const SeatsHold = 5 * time.Minute
+
+// Seats remembers the replicas that were advertised for each device. It is
+// immutable and safe for concurrent use; the zero Seats remembers nothing.
+type Seats struct {
+	memory map[gpu.UUID]seatMemory
+}
+
+type seatMemory struct {
+	// ids are the remembered replica numbers, ascending.
+	ids []int
+	// smaller is the size of the complete set 0..smaller-1 that has been advertised
+	// since, 0 for the whole device without replicas; noSmaller while the remembered
+	// set stands unchallenged.
+	smaller int
+	since   time.Time
+}
+
+const noSmaller = -1
+
+// Of is how many replicas of a device are remembered; 0 for a device that was never
+// advertised in replicas.
+func (s Seats) Of(device gpu.UUID) int { return len(s.memory[device].ids) }
+
+// Observe is s after one more complete list of advertised ids, seen at now. Ids
+// that resolve to no device of ix are passed over, repeated ones count once, and
+// the resource does not matter: replicas of one device under two names are united
+// by their number.
+//
+// Ids seen once stay remembered, because the kubelet lists the healthy ones only
+// and none while the plugin is away; more ids count at once. A smaller set takes
+// the place of the remembered one when it is complete (0 to k-1) or when the device
+// is advertised without replicas, unchanged in every observation for SeatsHold.
+// Devices that left the inventory are forgotten, but an inventory without any
+// device is taken for a failed reading and forgets nothing.
+func (s Seats) Observe(now time.Time, ix *Index, advertised []Advertised) Seats {
+	if len(ix.byUUID) == 0 {
+		return s
+	}
+	seen := make(map[gpu.UUID][]int)
+	for _, a := range advertised {
+		id, reason := parseID(a.DeviceID)
+		if reason != "" {
+			continue
+		}
+		i, reason := ix.resolve(id)
+		if reason != "" {
+			continue
+		}
+		device := ix.devices[i].UUID
+		ids, ok := seen[device]
+		if !ok {
+			ids = []int{}
+		}
+		if id.IsReplica() {
+			ids = append(ids, id.Replica())
+		}
+		seen[device] = ids
+	}
+	next := make(map[gpu.UUID]seatMemory, len(s.memory))
+	for device, m := range s.memory {
+		if ix.position(device) < 0 {
+			continue
+		}
+		if _, ok := seen[device]; !ok {
+			m.smaller = noSmaller
+			next[device] = m
+		}
+	}
+	for device, ids := range seen {
+		slices.Sort(ids)
+		old, ok := s.memory[device]
+		if !ok {
+			old.smaller = noSmaller
+		}
+		if m := old.observe(now, slices.Compact(ids)); len(m.ids) > 0 {
+			next[device] = m
+		}
+	}
+	return Seats{memory: next}
+}
+
+// observe is m after the device was advertised with these replica numbers, in
+// ascending order; none says that it was advertised whole.
+func (m seatMemory) observe(now time.Time, ids []int) seatMemory {
+	m.ids = union(m.ids, ids)
+	complete := len(ids) == 0 || ids[len(ids)-1] == len(ids)-1
+	switch {
+	case !complete || len(ids) >= len(m.ids):
+		m.smaller = noSmaller
+	case m.smaller != len(ids) || now.Before(m.since):
+		m.smaller, m.since = len(ids), now
+	case now.Sub(m.since) >= SeatsHold:
+		m = seatMemory{ids: ids, smaller: noSmaller}
+	}
+	return m
+}
+
+// union is the ascending union of two ascending lists: a itself where b adds nothing.
+func union(a, b []int) []int {
+	missing := 0
+	for _, v := range b {
+		if _, ok := slices.BinarySearch(a, v); !ok {
+			missing++
+		}
+	}
+	if missing == 0 {
+		return a
+	}
+	out := make([]int, 0, len(a)+missing)
+	out = append(append(out, a...), b...)
+	slices.Sort(out)
+	return slices.Compact(out)
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// entry is a checkpoint entry of one id.
+func entry(uid, container, id string) string {
+	return fmt.Sprintf(`{"PodUID":%q,"ContainerName":%q,"ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":[%q]},"AllocResp":"Cg=="}`, uid, container, id)
+}
+
+func checkpointOf(entries ...string) string {
+	return `{"Data":{"PodDeviceEntries":[` + strings.Join(entries, ",") + `],"RegisteredDevices":{}},"Checksum":1}`
+}
+
+// replace puts a checkpoint in place as the kubelet does.
+func replace(t testing.TB, path, content string) {
+	t.Helper()
+	tmp := path + ".tmp"
+	must(t, os.WriteFile(tmp, []byte(content), 0o600))
+	must(t, os.Rename(tmp, path))
+}
+
+func TestParseCheckpoint(t *testing.T) {
+	key := deviceKey{"main", "nvidia.com/gpu", "GPU-a::0"}
+	for name, c := range map[string]struct {
+		text string
+		want map[deviceKey]string
+	}{
+		"one pod":             {checkpointOf(entry("u1", "main", "GPU-a::0")), map[deviceKey]string{key: "u1"}},
+		"same pod twice":      {checkpointOf(entry("u1", "main", "GPU-a::0"), entry("u1", "main", "GPU-a::0")), map[deviceKey]string{key: "u1"}},
+		"two pods":            {checkpointOf(entry("u1", "main", "GPU-a::0"), entry("u2", "main", "GPU-a::0")), map[deviceKey]string{key: ""}},
+		"two pods, one twice": {checkpointOf(entry("u1", "main", "GPU-a::0"), entry("u2", "main", "GPU-a::0"), entry("u2", "main", "GPU-a::0")), map[deviceKey]string{key: ""}},
+		"two containers": {checkpointOf(entry("u1", "main", "GPU-a::0"), entry("u2", "init", "GPU-a::0")),
+			map[deviceKey]string{key: "u1", {"init", "nvidia.com/gpu", "GPU-a::0"}: "u2"}},
+		"id on two NUMA nodes": {checkpointOf(`{"PodUID":"u1","ContainerName":"main","ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":["GPU-a::0"],"-1":["GPU-a::0"]}}`),
+			map[deviceKey]string{key: "u1"}},
+		"no UID":        {checkpointOf(entry("", "main", "GPU-a::0")), map[deviceKey]string{}},
+		"null devices":  {checkpointOf(`{"PodUID":"u1","DeviceIDs":null}`), map[deviceKey]string{}},
+		"empty kubelet": {`{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":3}`, map[deviceKey]string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := parseCheckpoint([]byte(c.text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !maps.Equal(got.uids, c.want) {
+				t.Errorf("got %v, want %v", got.uids, c.want)
+			}
+		})
+	}
+	for name, text := range map[string]string{
+		"empty":              "",
+		"half":               checkpointOf(entry("u1", "main", "GPU-a::0"))[:60],
+		"trailing":           checkpointOf() + "{}",
+		"not an object":      "[]",
+		"no data":            `{"Checksum":1}`,
+		"null":               "null",
+		"ids without a node": `{"Data":{"PodDeviceEntries":[{"PodUID":"u1","DeviceIDs":["GPU-a"]}]}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, err := parseCheckpoint([]byte(text)); !errors.Is(err, errMalformed) {
+				t.Errorf("got %v, %v, want malformed", got, err)
+			}
+		})
+	}
+}
+
+// A checkpoint of no use costs the UIDs only, and is counted and logged once.
+func TestCheckpointOfNoUse(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(t *testing.T, path string)
+		reason  string
+	}{
+		"absent":    {func(*testing.T, string) {}, SkippedCheckpointUnreadable},
+		"directory": {func(t *testing.T, p string) { must(t, os.Mkdir(p, 0o700)) }, SkippedCheckpointUnreadable},
+		"pipe":      {func(t *testing.T, p string) { must(t, syscall.Mkfifo(p, 0o600)) }, SkippedCheckpointUnreadable},
+		"too large": {func(t *testing.T, p string) {
+			must(t, os.WriteFile(p, nil, 0o600))
+			must(t, os.Truncate(p, maxCheckpoint+1))
+		}, SkippedCheckpointUnreadable},
+		"malformed": {func(t *testing.T, p string) { replace(t, p, "{") }, SkippedCheckpointMalformed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newKubelet(t, "list.json", "allocatable.json")
+			path := filepath.Join(shortDir(t), "checkpoint")
+			c.prepare(t, path)
+			var book logBook
+			client := newClient(t, k.socket, func(cfg *Config) {
+				cfg.Checkpoint, cfg.Log = path, book.logger("err", "seconds")
+			})
+			for range 3 {
+				got, err := client.List(withDeadline(t))
+				must(t, err)
+				if len(got.Allocations) != 6 || got.Allocations[0].Holder.PodUID != "" {
+					t.Errorf("%d allocations, the first with UID %q", len(got.Allocations), got.Allocations[0].Holder.PodUID)
+				}
+				if diff := cmp.Diff(map[string]int{c.reason: 1}, got.Skipped); diff != "" {
+					t.Errorf("skipped (-want +got):\n%s", diff)
+				}
+			}
+			must(t, os.RemoveAll(path))
+			replace(t, path, checkpointOf(entry("u1", "main", gpu0+"::0")))
+			got, err := client.List(withDeadline(t))
+			must(t, err)
+			if uid := got.Allocations[0].Holder.PodUID; uid != "u1" || got.Skipped != nil {
+				t.Errorf("after repair: UID %q, skipped %v", uid, got.Skipped)
+			}
+			want := []string{
+				`level=WARN msg="kubelet device checkpoint lost" kind=` + c.reason,
+				`level=INFO msg="kubelet device checkpoint back" kind=` + c.reason,
+			}
+			if diff := cmp.Diff(want, book.lines()); diff != "" {
+				t.Errorf("log (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLeftoverOfADeadPodIsAmbiguous(t *testing.T) {
+	k := newKubelet(t, "list.json", "")
+	path := filepath.Join(shortDir(t), "checkpoint")
+	replace(t, path, checkpointOf(
+		entry("dead", "main", gpu0+"::0"), entry("chat", "main", gpu0+"::0"),
+		entry("train", "main", gpu0+"::1"), entry("dead", "main", gpu0+"::3")))
+	got, err := newClient(t, k.socket, func(cfg *Config) { cfg.Checkpoint = path }).List(withDeadline(t))
+	must(t, err)
+	uids := make(map[string]string)
+	for _, a := range got.Allocations {
+		uids[a.DeviceID] = a.Holder.PodUID
+	}
+	want := map[string]string{gpu0 + "::0": "", gpu0 + "::1": "train", gpu0 + "::2": "", gpu1 + "::0": "", gpu1 + "::1": "", mig1 + "::1": ""}
+	if diff := cmp.Diff(want, uids); diff != "" {
+		t.Errorf("UIDs (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]int{SkippedCheckpointAmbiguous: 1}, got.Skipped); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+}
+
+func TestCheckpointIsReadAgainOnlyWhenItChanged(t *testing.T) {
+	path := filepath.Join(shortDir(t), "checkpoint")
+	c := &checkpoint{path: path, notice: notice{log: (&logBook{}).logger()}}
+	load := func() *uidIndex {
+		t.Helper()
+		index, reason := c.load()
+		if reason != "" {
+			t.Fatal(reason)
+		}
+		return index
+	}
+	old := time.Now().Add(-time.Hour)
+	put := func(uid string) {
+		replace(t, path, checkpointOf(entry(uid, "main", "GPU-a::0")))
+		must(t, os.Chtimes(path, old, old))
+	}
+	uid := func(x *uidIndex) string {
+		s, _ := x.find("main", "nvidia.com/gpu", "GPU-a::0")
+		return s
+	}
+	put("u1")
+	first := load()
+	if again := load(); again != first || uid(first) != "u1" {
+		t.Errorf("an unchanged file was read again (%v)", uid(again))
+	}
+	put("u2")
+	if got := uid(load()); got != "u2" {
+		t.Errorf("another inode with the same size and time: UID %q", got)
+	}
+	rewrite := func(uid string, mtime time.Time) {
+		must(t, os.WriteFile(path, []byte(checkpointOf(entry(uid, "main", "GPU-a::0"))), 0o600))
+		must(t, os.Chtimes(path, mtime, mtime))
+	}
+	rewrite("u3", old.Add(time.Second))
+	if got := uid(load()); got != "u3" {
+		t.Errorf("the same inode and size with another time: UID %q", got)
+	}
+	rewrite("u44", old.Add(time.Second))
+	if got := uid(load()); got != "u44" {
+		t.Errorf("the same inode and time with another size: UID %q", got)
+	}
+}
+
+// While the kubelet answers, a device may pass from one pod to another.
+func TestCheckpointThatChangesDuringAList(t *testing.T) {
+	for name, c := range map[string]struct {
+		changes int64
+		uid     string
+		calls   int64
+		skipped map[string]int
+	}{
+		"once":  {1, "u1", 2, nil},
+		"twice": {2, "u2", 3, nil},
+		"always": {100, "", 3, map[string]int{
+			SkippedCheckpointUnsettled: 1,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newKubelet(t, "list.json", "allocatable.json")
+			path := filepath.Join(shortDir(t), "checkpoint")
+			replace(t, path, checkpointOf(entry("u0", "main", gpu0+"::0")))
+			k.hook = func(_ context.Context, method string) error {
+				if n := k.calls.Load(); method == "List" && n <= c.changes {
+					replace(t, path, checkpointOf(entry(fmt.Sprintf("u%d", n), "main", gpu0+"::0")))
+				}
+				return nil
+			}
+			got, err := newClient(t, k.socket, func(cfg *Config) { cfg.Checkpoint = path }).List(withDeadline(t))
+			must(t, err)
+			if uid := got.Allocations[0].Holder.PodUID; uid != c.uid {
+				t.Errorf("UID %q, want %q", uid, c.uid)
+			}
+			if n := k.calls.Load(); n != c.calls {
+				t.Errorf("%d requests, want %d", n, c.calls)
+			}
+			if diff := cmp.Diff(c.skipped, got.Skipped); diff != "" {
+				t.Errorf("skipped (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func FuzzCheckpoint(f *testing.F) {
+	real, err := os.ReadFile(filepath.Join(captures, "kubelet_internal_checkpoint.json"))
+	must(f, err)
+	f.Add(real)
+	f.Add([]byte(checkpointOf(entry("u1", "main", "a"), entry("u2", "main", "a"))))
+	f.Add([]byte(`{"Data":{"PodDeviceEntries":[{"PodUID":"u","DeviceIDs":{"0":["a"],"1":null}}]}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		x, err := parseCheckpoint(data)
+		if err != nil {
+			if !errors.Is(err, errMalformed) || x != nil {
+				t.Errorf("got %v, %v", x, err)
+			}
+			return
+		}
+		again, err := parseCheckpoint(data)
+		if err != nil || !maps.Equal(x.uids, again.uids) {
+			t.Errorf("one file, two meanings: %v and %v, %v", x.uids, again.uids, err)
+		}
+		for key := range x.uids {
+			uid, ambiguous := x.find(key.container, key.resource, key.id)
+			if ambiguous != (uid == "") || len(uid) > maxText {
+				t.Errorf("%v: UID %q, ambiguous %v", key, uid, ambiguous)
+			}
+		}
+	})
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"slices"
+	"unicode/utf8"
+
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/gpumeter/gpumeter/pkg/sharing"
+)
+
+// The reasons in sharing.Listing.Skipped.
+const (
+	SkippedNil                    = "nil_entry"
+	SkippedEmptyName              = "empty_name"
+	SkippedEmptyID                = "empty_id"
+	SkippedInvalidUTF8            = "invalid_utf8"
+	SkippedTooLong                = "too_long"
+	SkippedAllocatableUnavailable = "allocatable_unavailable"
+	SkippedCheckpointUnreadable   = "checkpoint_unreadable"
+	SkippedCheckpointMalformed    = "checkpoint_malformed"
+	SkippedCheckpointUnsettled    = "checkpoint_unsettled"
+	SkippedCheckpointAmbiguous    = "checkpoint_ambiguous"
+)
+
+// maxText is longer than any name Kubernetes admits and any device id in use;
+// what is longer would only inflate series and logs.
+const maxText = 1024
+
+// merger turns the kubelet's answers into a listing.
+type merger struct {
+	cfg  *Config
+	seen map[sharing.Allocation]struct{}
+	out  sharing.Listing
+}
+
+func (m *merger) skip(reason string) {
+	if m.out.Skipped == nil {
+		m.out.Skipped = make(map[string]int)
+	}
+	m.out.Skipped[reason]++
+}
+
+// usable counts the first text that is not, under the given reason where it is empty.
+func (m *merger) usable(empty string, texts ...string) bool {
+	for _, s := range texts {
+		reason := ""
+		switch {
+		case s == "":
+			reason = empty
+		case len(s) > maxText:
+			reason = SkippedTooLong
+		case !utf8.ValidString(s):
+			reason = SkippedInvalidUTF8
+		default:
+			continue
+		}
+		m.skip(reason)
+		return false
+	}
+	return true
+}
+
+func (m *merger) pod(pod *podresources.PodResources) {
+	if pod == nil {
+		m.skip(SkippedNil)
+		return
+	}
+	m.out.Pods++
+	m.out.Containers += len(pod.GetContainers())
+	if !m.usable(SkippedEmptyName, pod.GetNamespace(), pod.GetName()) {
+		return
+	}
+	for _, c := range pod.GetContainers() {
+		if c == nil {
+			m.skip(SkippedNil)
+			continue
+		}
+		if !m.usable(SkippedEmptyName, c.GetName()) {
+			continue
+		}
+		m.container(sharing.Holder{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Container: c.GetName()}, c)
+	}
+}
+
+func (m *merger) container(h sharing.Holder, c *podresources.ContainerResources) {
+	for _, d := range c.GetDevices() {
+		m.devices(d, func(id string) {
+			m.add(sharing.Allocation{Holder: h, Resource: d.GetResourceName(), DeviceID: id})
+		})
+	}
+	for _, claim := range c.GetDynamicResources() {
+		if claim == nil {
+			m.skip(SkippedNil)
+			continue
+		}
+		m.claim(h, claim)
+	}
+}
+
+// devices gives each usable id of a resource that is metered to add.
+func (m *merger) devices(d *podresources.ContainerDevices, add func(id string)) {
+	if d == nil {
+		m.skip(SkippedNil)
+		return
+	}
+	if !m.usable(SkippedEmptyName, d.GetResourceName()) || !m.cfg.Resources.Match(d.GetResourceName()) {
+		return
+	}
+	for _, id := range d.GetDeviceIds() {
+		if m.usable(SkippedEmptyID, id) {
+			add(id)
+		}
+	}
+}
+
+func (m *merger) claim(h sharing.Holder, claim *podresources.DynamicResource) {
+	for _, r := range claim.GetClaimResources() {
+		if r == nil {
+			m.skip(SkippedNil)
+			continue
+		}
+		if !slices.Contains(m.cfg.DRADrivers, r.GetDriverName()) {
+			continue
+		}
+		if m.usable(SkippedEmptyName, claim.GetClaimNamespace(), claim.GetClaimName()) &&
+			m.usable(SkippedEmptyID, r.GetPoolName(), r.GetDeviceName()) {
+			m.add(sharing.Allocation{
+				Holder:   h,
+				Resource: r.GetDriverName(),
+				DeviceID: r.GetPoolName() + "/" + r.GetDeviceName(),
+				Claim:    claim.GetClaimNamespace() + "/" + claim.GetClaimName(),
+			})
+		}
+	}
+}
+
+// add takes an allocation once: the kubelet repeats an id for each NUMA node.
+func (m *merger) add(a sharing.Allocation) {
+	if _, again := m.seen[a]; !again {
+		m.seen[a] = struct{}{}
+		m.out.Allocations = append(m.out.Allocations, a)
+	}
+}
+
+// fill gives allocations their pods' UIDs; those of DRA stay without, because the
+// device manager's checkpoint does not have them.
+func (m *merger) fill(uids *uidIndex) {
+	for i := range m.out.Allocations {
+		a := &m.out.Allocations[i]
+		uid, ambiguous := uids.find(a.Holder.Container, a.Resource, a.DeviceID)
+		if ambiguous {
+			m.skip(SkippedCheckpointAmbiguous)
+		}
+		a.Holder.PodUID = uid
+	}
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package meter has the Snapshot, the node at one instant, and the Meter, the one
+// loop that makes it. Nothing else in the program samples, and nothing else writes
+// a Snapshot: readers load the latest one and keep it as long as they like.
+//
+// A source that fails, hangs or lies costs what it concerns and becomes a Fault in
+// the Snapshot; the tick goes on and the snapshot is published in time.
+package meter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/sharing"
+)
+
+// MinInterval is the shortest time between ticks. It guards against an interval
+// meant as seconds and read as milliseconds.
+const MinInterval = 100 * time.Millisecond
+
+// Telemetry reads the GPUs.
+//
+// Read returns every device of the node with the values of the given fields, which
+// it must not modify or keep beyond the call's successor. One device's failure is a
+// Trouble inside the Reading; an error means that there is no reading at all. Calls
+// never overlap. Read should return when ctx ends; where it cannot, the Meter goes
+// on without it and asks again once it has come back. An error with a method
+// Kind() string is counted under that word, and its source logs it itself.
+type Telemetry interface {
+	Read(ctx context.Context, fields []gpu.FieldID) (gpu.Reading, error)
+}
+
+// Allocations lists who holds which devices. The contract of calls is Telemetry's.
+type Allocations interface {
+	List(ctx context.Context) (sharing.Listing, error)
+}
+
+// Config is what a Meter is made of.
+type Config struct {
+	// Telemetry is required.
+	Telemetry Telemetry
+	// Allocations may be nil: then nobody looks, and every GPU is unobserved.
+	Allocations Allocations
+	// Fields are asked for until Want says otherwise.
+	Fields []gpu.FieldID
+	// Policy weighs MIG devices.
+	Policy sharing.Policy
+	// Interval between ticks, at least MinInterval.
+	Interval time.Duration
+	// Deadline bounds a source's call; 0 is three quarters of the interval, at most 10 s.
+	Deadline time.Duration
+	// ReadingMaxAge is how old values may get when telemetry fails; beyond it only
+	// the inventory is kept. 0 is two and a half intervals.
+	ReadingMaxAge time.Duration
+	// ListingMaxAge is how long the last good listing stands in for a source that
+	// fails; beyond it nobody is charged. 0 is five minutes: a device is fixed for a
+	// container's life, and no container starts while the kubelet is away.
+	ListingMaxAge time.Duration
+	Log           *slog.Logger
+}
+
+// Meter is the loop. Make it with New and turn it with Run; the other methods are
+// safe for concurrent use.
+type Meter struct {
+	cfg     Config
+	fields  atomic.Pointer[[]gpu.FieldID]
+	current atomic.Pointer[cell]
+
+	telemetry   *source[gpu.Reading]
+	allocations *source[sharing.Listing]
+	seats       sharing.Seats
+	reading     gpu.Reading
+	listing     sharing.Listing
+	index       *sharing.Index
+	faults      *faultLog
+	// legality has what is wrong with a table of weights on a kind of card.
+	legality map[string]string
+}
+
+// cell is a snapshot together with the news of its staleness, so that one load
+// gives a reader both.
+type cell struct {
+	snapshot *Snapshot
+	stale    chan struct{}
+}
+
+// New makes a Meter that has not ticked yet. It does no I/O.
+func New(cfg Config) (*Meter, error) {
+	if cfg.Telemetry == nil {
+		return nil, errors.New("meter: no telemetry source")
+	}
+	if cfg.Interval < MinInterval {
+		return nil, fmt.Errorf("meter: interval %v is shorter than %v", cfg.Interval, MinInterval)
+	}
+	if cfg.Deadline <= 0 {
+		cfg.Deadline = min(cfg.Interval*3/4, 10*time.Second)
+	}
+	if cfg.ReadingMaxAge <= 0 {
+		cfg.ReadingMaxAge = cfg.Interval * 5 / 2
+	}
+	if cfg.ListingMaxAge <= 0 {
+		cfg.ListingMaxAge = 5 * time.Minute
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	m := &Meter{cfg: cfg, faults: newFaultLog(cfg.Log), legality: map[string]string{}}
+	m.Want(cfg.Fields)
+	m.telemetry = newSource(SourceTelemetry, func(ctx context.Context) (gpu.Reading, error) {
+		return cfg.Telemetry.Read(ctx, *m.fields.Load())
+	})
+	if cfg.Allocations != nil {
+		m.allocations = newSource(SourceAllocations, cfg.Allocations.List)
+	}
+	m.index = sharing.NewIndex(nil)
+	m.current.Store(&cell{
+		snapshot: &Snapshot{Interval: cfg.Interval, Totals: Totals{Faults: map[FaultKey]uint64{}}},
+		stale:    make(chan struct{}),
+	})
+	return m, nil
+}
+
+// Want sets the fields to ask for from the next tick on.
+func (m *Meter) Want(fields []gpu.FieldID) {
+	f := slices.Clone(fields)
+	m.fields.Store(&f)
+}
+
+// Latest is the present snapshot, never nil: before the first tick it has Seq 0.
+func (m *Meter) Latest() *Snapshot { return m.current.Load().snapshot }
+
+// Watch is the present snapshot and a channel that closes when there is a newer one.
+func (m *Meter) Watch() (*Snapshot, <-chan struct{}) {
+	c := m.current.Load()
+	return c.snapshot, c.stale
+}
+
+// Run ticks until ctx ends, the first time at once, and then returns nil. Ticks stay on the
+// grid of the interval: one that comes late does not move the next. Run must be called once.
+func (m *Meter) Run(ctx context.Context) error {
+	planned := time.Now()
+	for {
+		m.tick(ctx, planned)
+		if ctx.Err() != nil {
+			return nil
+		}
+		// A tick that overran its interval skips the moments it missed.
+		missed := max(time.Since(planned)/m.cfg.Interval, 0)
+		planned = planned.Add((missed + 1) * m.cfg.Interval)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Until(planned)):
+		}
+	}
+}
+
+// Tick does one tick now, for those who turn the loop themselves; it must not be
+// called beside Run or from two goroutines at once.
+func (m *Meter) Tick(ctx context.Context) { m.tick(ctx, time.Now()) }
+
+// tick is the product: read, attribute, publish.
+func (m *Meter) tick(ctx context.Context, planned time.Time) {
+	began := time.Now()
+	waiting, done := context.WithTimeout(ctx, m.cfg.Deadline)
+	defer done()
+	// A source that heeds its context gets to say what it was waiting for.
+	calling := m.cfg.Deadline - m.cfg.Deadline/10
+	m.telemetry.start(ctx, calling)
+	m.allocations.start(ctx, calling)
+	m.telemetry.wait(waiting.Done())
+	m.allocations.wait(waiting.Done())
+	if ctx.Err() != nil {
+		return
+	}
+
+	now := time.Now()
+	var faults []Fault
+	faults = m.takeReading(now, faults)
+	faults, observed := m.takeListing(now, faults)
+	division := sharing.Attribute(sharing.Situation{
+		Devices:     m.reading.Devices,
+		Observed:    observed,
+		Allocations: m.listing.Allocations,
+		Seats:       m.seats,
+		Policy:      m.cfg.Policy,
+	})
+	if err := division.Check(m.reading.Devices); err != nil {
+		faults = append(faults, Fault{Source: SourceAttribution, Kind: "conservation", Text: err.Error()})
+	}
+	faults = append(faults, m.illegal()...)
+	m.publish(began, planned, observed, division, faults)
+}

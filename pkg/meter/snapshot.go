@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package meter
+
+import (
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/sharing"
+)
+
+// The names of the sources, as they stand in Fault.Source and in label values.
+const (
+	SourceTelemetry   = "telemetry"
+	SourceAllocations = "allocations"
+	// SourceAttribution is no input: it names a division that does not add up.
+	SourceAttribution = "attribution"
+)
+
+// Snapshot is the node at one instant. It is complete, and it is never modified
+// once published: any number of readers may keep it as long as they like.
+type Snapshot struct {
+	// Seq counts ticks since the start; 0 is the empty snapshot before the first.
+	Seq uint64
+	// Time is the meter's wall clock when the snapshot was published.
+	Time time.Time
+	// Interval is the time between ticks, Took the duration of this one, Late how
+	// long after its planned moment it began.
+	Interval, Took, Late time.Duration
+
+	// Reading is the last good answer of the telemetry source, no older than its
+	// limit; the zero Reading when there is none.
+	Reading gpu.Reading
+	// Listing is the last good answer about allocations, no older than its limit.
+	Listing sharing.Listing
+	// Observed says that Listing is one.
+	Observed bool
+	// Division is who holds how much; its parts add up to one per physical GPU.
+	Division sharing.Division
+
+	// Sources are the states of the configured sources, in a fixed order.
+	Sources []SourceState
+	// Faults are what went wrong in this tick.
+	Faults []Fault
+	// Totals only grow.
+	Totals Totals
+}
+
+// SourceState is how one source fares.
+type SourceState struct {
+	Name string
+	// LastSuccess is when the last good answer was complete; zero before the first.
+	LastSuccess time.Time
+	// Age is the snapshot's time less LastSuccess; negative one before the first.
+	Age time.Duration
+	// Took is how long the last finished call lasted.
+	Took time.Duration
+	// Outstanding is how long a call that has not come back has been running; 0 for none.
+	Outstanding time.Duration
+	// Up says that the source answered in this tick.
+	Up bool
+}
+
+// Fault is one thing that went wrong in a tick. It costs what it concerns, never the scrape.
+type Fault struct {
+	// Source is where: SourceTelemetry, SourceAllocations.
+	Source string
+	// Subject is the device it concerns, empty for the whole source.
+	Subject gpu.UUID
+	// Kind is a short word for a label: "timeout", "error", "lost", …
+	Kind string
+	// Text is for people.
+	Text string
+
+	// said is set where the source has logged the fault itself.
+	said bool
+}
+
+// FaultKey is what faults are counted by.
+type FaultKey struct{ Source, Kind string }
+
+// Totals are counts since the meter began. The maps are read-only, new for each
+// snapshot that changes them.
+type Totals struct {
+	Ticks      uint64
+	LateTicks  uint64
+	Faults     map[FaultKey]uint64
+	Conflicts  map[string]uint64
+	NotCharged map[string]uint64
+}

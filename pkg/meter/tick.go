@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package meter
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/sharing"
+)
+
+// takeReading makes this tick's reading the present one, or lets the last one age.
+func (m *Meter) takeReading(now time.Time, faults []Fault) []Fault {
+	if r, ok := m.telemetry.good(); ok {
+		var bad []Fault
+		m.reading, bad = sound(r)
+		faults = append(faults, bad...)
+		m.index = sharing.NewIndex(m.reading.Devices)
+	} else if f, ok := m.telemetry.fault(now); ok {
+		faults = append(faults, f)
+		if now.Sub(m.telemetry.lastSuccess) > m.cfg.ReadingMaxAge {
+			// The cards do not cease to exist when their driver is silent; what they
+			// did is no longer known.
+			m.reading = gpu.Reading{
+				Time: m.reading.Time, Source: m.reading.Source,
+				Fields: m.reading.Fields, Devices: m.reading.Devices,
+			}
+		}
+	}
+	lost := map[gpu.UUID]bool{}
+	for _, t := range m.reading.Troubles {
+		faults = append(faults, Fault{Source: SourceTelemetry, Subject: t.GPU, Kind: t.Reason.String(), Text: t.Text})
+		lost[t.GPU] = lost[t.GPU] || t.Reason == gpu.ReasonLost
+	}
+	for _, d := range m.reading.Devices {
+		if d.Lost && !lost[d.UUID] {
+			faults = append(faults, Fault{
+				Source: SourceTelemetry, Subject: d.UUID, Kind: gpu.ReasonLost.String(),
+				Text: fmt.Sprintf("GPU %d at %s is lost: the driver can no longer reach it", d.Index, d.PCIBusID),
+			})
+		}
+	}
+	return faults
+}
+
+// takeListing makes this tick's listing the present one, or lets the last one stand
+// in until it is too old. It says whether the allocations are known.
+func (m *Meter) takeListing(now time.Time, faults []Fault) ([]Fault, bool) {
+	if m.allocations == nil {
+		return faults, false
+	}
+	if l, ok := m.allocations.good(); ok {
+		l.Allocations = dated(l.Allocations, m.listing.Allocations, now)
+		m.listing = l
+	} else if f, ok := m.allocations.fault(now); ok {
+		faults = append(faults, f)
+	}
+	if m.allocations.lastSuccess.IsZero() || now.Sub(m.allocations.lastSuccess) > m.cfg.ListingMaxAge {
+		m.listing = sharing.Listing{}
+		return faults, false
+	}
+	m.seats = m.seats.Observe(now, m.index, m.listing.Advertised)
+	return faults, true
+}
+
+// sound is the reading without what would break its readers: a device without a
+// name or with another's, a sample that is not parallel to the fields.
+func sound(r gpu.Reading) (gpu.Reading, []Fault) {
+	var faults []Fault
+	seen := make(map[gpu.UUID]bool, len(r.Devices))
+	malformed := func(subject gpu.UUID, format string, args ...any) {
+		faults = append(faults, Fault{Source: SourceTelemetry, Subject: subject, Kind: "malformed", Text: fmt.Sprintf(format, args...)})
+	}
+	keepDevice := func(d gpu.Device) bool {
+		switch {
+		case d.UUID == "":
+			malformed("", "GPU %d has no UUID", d.Index)
+		case seen[d.UUID]:
+			malformed(d.UUID, "two devices have the UUID %q", d.UUID)
+		case d.Parent != "" && !seen[d.Parent]:
+			malformed(d.UUID, "the parent %q of MIG device %q is not listed before it", d.Parent, d.UUID)
+		default:
+			seen[d.UUID] = true
+			return true
+		}
+		return false
+	}
+	devices := filter(r.Devices, keepDevice)
+	samples := filter(r.Samples, func(s gpu.Sample) bool {
+		if len(s.Values) == len(r.Fields) {
+			return true
+		}
+		malformed(s.Entity.GPU, "%d values for %d fields", len(s.Values), len(r.Fields))
+		return false
+	})
+	r.Devices, r.Samples = devices, samples
+	return r, faults
+}
+
+// filter is in itself where all of it is kept, else a new slice: a source's answer is never written to.
+func filter[T any](in []T, keep func(T) bool) []T {
+	for i := range in {
+		if keep(in[i]) {
+			continue
+		}
+		out := slices.Clone(in[:i])
+		for _, v := range in[i+1:] {
+			if keep(v) {
+				out = append(out, v)
+			}
+		}
+		return out
+	}
+	return in
+}
+
+// dated gives each allocation the moment it was first seen.
+func dated(now, before []sharing.Allocation, at time.Time) []sharing.Allocation {
+	since := make(map[sharing.Allocation]time.Time, len(before))
+	for _, a := range before {
+		since[identity(a)] = a.Since
+	}
+	out := slices.Clone(now)
+	for i := range out {
+		if !out[i].Since.IsZero() {
+			continue
+		}
+		out[i].Since = at
+		if t, ok := since[identity(out[i])]; ok {
+			out[i].Since = t
+		}
+	}
+	return out
+}
+
+// identity is an allocation without what may change while it lasts.
+func identity(a sharing.Allocation) sharing.Allocation {
+	a.Since, a.Terminal = time.Time{}, false
+	return a
+}
+
+// illegal says for which kinds of card the policy's weights could add up to more than the
+// card. The answer is worked out once per kind, since it takes every legal layout.
+func (m *Meter) illegal() []Fault {
+	var faults []Fault
+	for _, d := range m.reading.Devices {
+		if d.IsMIG() || len(d.MIGProfiles) == 0 {
+			continue
+		}
+		kind := fmt.Sprint(d.Model, d.Capacity, d.MIGProfiles)
+		text, known := m.legality[kind]
+		if !known {
+			if err := sharing.ValidateTable(d, m.cfg.Policy); err != nil {
+				text = err.Error()
+			}
+			m.legality[kind] = text
+		}
+		if text != "" {
+			faults = append(faults, Fault{Source: SourceAttribution, Subject: d.UUID, Kind: "policy", Text: text})
+		}
+	}
+	return faults
+}
+
+// publish makes the tick's snapshot the present one and wakes its watchers.
+func (m *Meter) publish(began, planned time.Time, observed bool, division sharing.Division, faults []Fault) {
+	now := time.Now()
+	old := m.current.Load()
+	s := &Snapshot{
+		Seq:      old.snapshot.Seq + 1,
+		Time:     now,
+		Interval: m.cfg.Interval,
+		Took:     now.Sub(began),
+		Late:     began.Sub(planned),
+		Reading:  m.reading,
+		Listing:  m.listing,
+		Observed: observed,
+		Division: division,
+		Sources:  []SourceState{m.telemetry.state(now)},
+		Faults:   faults,
+		Totals:   old.snapshot.Totals,
+	}
+	if m.allocations != nil {
+		s.Sources = append(s.Sources, m.allocations.state(now))
+	}
+	s.Totals.add(s, old.snapshot)
+	m.faults.report(faults, now)
+	m.current.Store(&cell{snapshot: s, stale: make(chan struct{})})
+	close(old.stale)
+}
+
+// add counts what is new in s since the snapshot before it.
+func (t *Totals) add(s, before *Snapshot) {
+	t.Ticks++
+	if s.Late > s.Interval/2 {
+		t.LateTicks++
+	}
+	if len(s.Faults) > 0 {
+		t.Faults = maps.Clone(t.Faults)
+		for _, f := range s.Faults {
+			t.Faults[FaultKey{f.Source, f.Kind}]++
+		}
+	}
+	t.Conflicts = counted(t.Conflicts, before.Division.Conflicts, s.Division.Conflicts, func(c sharing.Conflict) string { return c.Kind })
+	t.NotCharged = counted(t.NotCharged, before.Division.Unmatched, s.Division.Unmatched, func(u sharing.Unmatched) string { return u.Reason })
+}
+
+// counted adds to totals, by word, the elements of now that were not there before.
+func counted[T comparable](totals map[string]uint64, before, now []T, word func(T) string) map[string]uint64 {
+	old := make(map[T]bool, len(before))
+	for _, v := range before {
+		old[v] = true
+	}
+	out, own := totals, false
+	for _, v := range now {
+		if old[v] {
+			continue
+		}
+		if !own {
+			out, own = make(map[string]uint64, len(totals)+1), true
+			maps.Copy(out, totals)
+		}
+		out[word(v)]++
+	}
+	return out
+}

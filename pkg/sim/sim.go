@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sim is a whole pretend GPU node: its cards with their telemetry, and the
+// kubelet's PodResources service on a real socket. It runs the demo, and it is the
+// machine that tests are written against.
+//
+// A node is a pure function of its scenario, its seed and the time elapsed: two
+// nodes with the same seed answer alike at the same simulated instant, whatever
+// they were asked before, and counters are integrals that hold at any cadence.
+//
+// A scenario is a YAML file; the shipped ones show all of it. Its keys:
+//
+//	description, node, driver, seed
+//	loop: 20m                 how long a round is; none: the story has no end
+//	device_ids: nvidia | gke  "GPU-…::1" or "nvidia0/vgpu1"
+//	gpus:                     model, count, mig: [3g.40gb, 1g.10gb@6], numa: [0, 1], lost, fields
+//	minors: [1, 0]            where they differ from the GPUs' numbers
+//	models:                   cards the program does not know: name, memory_mib, power_limit, …
+//	sharing:                  resource, replicas, rename: true for .shared, strategy, gpus: 2-5
+//	pods:                     name, namespace, container, sidecars, labels, resource, count, copies,
+//	                          suffix: index | random, start, stop, process,
+//	                          repeat: {every: 4m, lifetime: 1m..3m, jitter: 30s},
+//	                          load: train or {shape: train, level: 0.8, memory: 0.5}
+//	background_pods: 60       pods without a GPU
+//	processes: true           whether readings have the pods' processes
+//	fields:                   DCGM_FI_DEV_GPU_TEMP: {sine: {mean: 60, amplitude: 5, period: 5m}}; also
+//	                          constant, noise, ramp, saw, square, counter, text, blank, not_supported
+//	events:                   at, do, and what the verb takes: xid {gpu, code}, gpu_lost {gpu, for},
+//	                          gpu_back {gpu}, ecc_dbe {gpu, count}, repartition {gpu, layout},
+//	                          kubelet_restart {for}, kubelet_slow {delay, for},
+//	                          plugin_away {for, resource}, replica_unhealthy {gpu, replica, for},
+//	                          hang {gpu, for}, slow {gpu, delay, for}
+//
+// Times count from the beginning of a round; delays alone pass in real time. At the
+// end of a round everything is as it was at the beginning, but counters go on, and
+// so do the pods that were there all along.
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/sharing"
+)
+
+// Options are how a scenario is played.
+type Options struct {
+	// Start is the simulated wall clock at which the story begins; zero is now.
+	Start time.Time
+	// Speed is how many simulated seconds pass in a second; zero is 1.
+	Speed float64
+	// Seed replaces the scenario's own.
+	Seed *uint64
+	// Log is told of what the node does to its socket; nil is silent.
+	Log *slog.Logger
+}
+
+// Node is one pretend node, whose time has passed since it was made. It holds no
+// state but its timeline, and is safe for concurrent use.
+type Node struct {
+	scenario *Scenario
+	seed     uint64
+	line     *timeline
+	cards    []card
+	start    time.Time
+	born     time.Time
+	speed    float64
+	log      *slog.Logger
+}
+
+// card is what never changes about a GPU.
+type card struct {
+	uuid   gpu.UUID
+	model  *model
+	serial string
+	// idle is in watts, warmth in degrees above the model's mean, energy in joules
+	// counted before the story began.
+	idle, warmth, energy float64
+	replays              int64
+	fields               map[gpu.FieldID]function
+}
+
+// NewNode works a scenario out and starts its clock.
+func NewNode(s *Scenario, o Options) (*Node, error) {
+	if s == nil {
+		return nil, errors.New("simulate a node: no scenario (use sim.LoadShipped or sim.Load)")
+	}
+	if o.Speed == 0 {
+		o.Speed = 1
+	}
+	if !(o.Speed > 0 && o.Speed <= 1e6) {
+		return nil, fmt.Errorf("simulate %s at speed %v: the speed must be above 0 and at most a million", s.Name, o.Speed)
+	}
+	n := &Node{scenario: s, seed: s.seed, start: o.Start, born: time.Now(), speed: o.Speed, log: o.Log}
+	if o.Seed != nil {
+		n.seed = *o.Seed
+	}
+	if n.start.IsZero() {
+		n.start = n.born.Round(0)
+	}
+	if n.log == nil {
+		n.log = slog.New(slog.DiscardHandler)
+	}
+	uuids := make([]string, len(s.cards))
+	for i := range s.cards {
+		h := mix(n.seed, hashText("card"), uint64(i))
+		if uuids[i] = s.cards[i].uuid; uuids[i] == "" {
+			uuids[i] = "GPU-" + uuidFrom(h)
+		}
+		m := s.cards[i].model
+		c := card{
+			uuid: gpu.UUID(uuids[i]), model: m, serial: fmt.Sprintf("16%011d", mix(h, 9)%1e11),
+			idle: m.idle * (0.96 + 0.08*unit01(mix(h, 3))), warmth: 6*unit01(mix(h, 4)) - 3,
+			energy: m.idle * 86400 * (1 + 30*unit01(mix(h, 5))), replays: int64(mix(h, 6) % 4 / 3),
+			fields: map[gpu.FieldID]function{},
+		}
+		for _, fields := range []map[gpu.FieldID]function{s.fields, s.cards[i].fields} {
+			for id, f := range fields {
+				f.seed = mix(f.seed, h)
+				c.fields[id] = f
+			}
+		}
+		n.cards = append(n.cards, c)
+	}
+	n.line = play(s, n.seed, uuids)
+	return n, nil
+}
+
+// pciAddress is where the i-th card is plugged.
+func pciAddress(i int) string {
+	return fmt.Sprintf("%08X:%02X:00.0", i/14, 0x18+0x10*(i%14))
+}
+
+// Scenario is what the node plays.
+func (n *Node) Scenario() *Scenario { return n.scenario }
+
+// Elapsed is the simulated time since the story began.
+func (n *Node) Elapsed() time.Duration {
+	return time.Duration(float64(time.Since(n.born)) * n.speed)
+}
+
+// Now is the node's wall clock.
+func (n *Node) Now() time.Time { return n.start.Add(n.Elapsed()) }
+
+// wall is how much real time a simulated duration takes.
+func (n *Node) wall(d time.Duration) time.Duration {
+	return time.Duration(float64(d) / n.speed)
+}
+
+// Truth is who holds which device ids at a time since the story began, with the
+// pods' UIDs and the instants since which they hold them. Ordered by pod start.
+func (n *Node) Truth(elapsed time.Duration) []sharing.Allocation {
+	m := n.line.at(elapsed)
+	var out []sharing.Allocation
+	for _, p := range m.state.active {
+		holder := sharing.Holder{
+			Namespace: p.spec.namespace, Pod: p.name(n.seed, m.round), Container: p.spec.container,
+			PodUID: uuidFrom(mix(p.hash(n.seed, m.round), 7)),
+		}
+		since := n.start.Add(elapsed - m.t + p.start)
+		if p.lasting {
+			since = n.start
+		}
+		for _, st := range p.seats {
+			out = append(out, sharing.Allocation{
+				Holder: holder, Resource: p.spec.resource, DeviceID: n.scenario.seatID(st.unit, st.replica), Since: since,
+			})
+		}
+	}
+	return out
+}
+
+// Advertised are the device ids that the kubelet could hand out at a time since the
+// story began: the healthy ones, and none while their plugin is away.
+func (n *Node) Advertised(elapsed time.Duration) []sharing.Advertised {
+	return n.advertised(n.line.at(elapsed).state)
+}
+
+func (n *Node) advertised(state *nodeState) []sharing.Advertised {
+	var out []sharing.Advertised
+	state.eachOffered(func(st seat) {
+		out = append(out, sharing.Advertised{Resource: st.unit.resource, DeviceID: n.scenario.seatID(st.unit, st.replica)})
+	})
+	return out
+}
+
+func (n *nodeState) eachOffered(yield func(seat)) {
+	for _, u := range n.units {
+		for r := range max(u.replicas, 1) {
+			if st := (seat{u, r}); n.offered(st) {
+				yield(st)
+			}
+		}
+	}
+}
+
+// Labels are the labels of a pod that runs at a time since the story began.
+func (n *Node) Labels(elapsed time.Duration, namespace, pod string) (map[string]string, bool) {
+	m := n.line.at(elapsed)
+	for _, p := range m.state.active {
+		if p.spec.namespace == namespace && p.name(n.seed, m.round) == pod {
+			return maps.Clone(p.spec.labels), true
+		}
+	}
+	return nil, false
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package etc
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+)
+
+func TestAFileThatIsNotShippedIsAnsweredWithThoseThatAre(t *testing.T) {
+	for _, name := range []string{"", ".", "../etc.go", "etc.go", "/etc/dcgm-exporter/default-counters.csv", "default-counters"} {
+		data, err := ReadFile(name)
+		if err == nil {
+			t.Errorf("ReadFile(%q) gives %d bytes", name, len(data))
+			continue
+		}
+		if name != "." && (!errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "default-counters.csv")) {
+			t.Errorf("ReadFile(%q): %v", name, err)
+		}
+	}
+}
+
+func TestTheTextIsTheCallersOwn(t *testing.T) {
+	for name, read := range map[string]func() []byte{
+		"DefaultCounters": DefaultCounters,
+		"ReadFile":        func() []byte { data, _ := ReadFile("default-counters.csv"); return data },
+	} {
+		first := read()
+		if len(first) == 0 {
+			t.Fatalf("%s is empty", name)
+		}
+		first[0] = 'x'
+		if read()[0] == 'x' {
+			t.Errorf("%s: changing the text changed what is shipped", name)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exporter
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+
+	"github.com/gpumeter/gpumeter/etc"
+	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/meter"
+	"github.com/gpumeter/gpumeter/pkg/sharing"
+)
+
+// busyNode is a node under dcgm-exporter's default counters on which every seat is
+// held: cards physical GPUs, each cut into slices GPU instances (0 for none), each
+// with the given replicas.
+func busyNode(tb testing.TB, cards, slices, replicas int) (*meter.Snapshot, *Counters) {
+	tb.Helper()
+	file, err := etc.ReadFile("default-counters.csv")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	counters, _ := ParseCounters("default-counters.csv", file)
+	r := gpu.Reading{Fields: counters.Fields()}
+	var div sharing.Division
+	take := func(d gpu.Device, weight sharing.Fraction) {
+		for seat := range replicas {
+			h := sharing.Holder{
+				Namespace: fmt.Sprintf("team-%d", len(div.Shares)%5),
+				Pod:       fmt.Sprintf("train-%d", len(div.Shares)), Container: "main",
+			}
+			div.Shares = append(div.Shares, seats(d, h, weight, replicas, seat))
+		}
+	}
+	sample := func(e gpu.Entity) {
+		values := make([]gpu.Value, len(r.Fields))
+		for i, id := range r.Fields {
+			switch f, _ := gpu.FieldByID(id); {
+			case f.Type == gpu.FieldText:
+				values[i] = gpu.Text("550.90.07")
+			case f.Type == gpu.FieldFloat:
+				values[i] = gpu.Float(float64(1000+len(r.Samples)) / 1234)
+			default:
+				values[i] = gpu.Int(int64(id) * 1980)
+			}
+		}
+		r.Samples = append(r.Samples, sampled(e, values...))
+	}
+	for i := range cards {
+		d := card(i)
+		d.UUID = gpu.UUID(fmt.Sprintf("GPU-a000%04d-1111-2222-3333-44444444%04d", i, i))
+		r.Devices = append(r.Devices, d)
+		sample(gpu.Entity{Kind: gpu.KindGPU, GPU: d.UUID})
+		for id := range slices {
+			m := slice(d, id+1, "1g.10gb", 1)
+			r.Devices = append(r.Devices, m)
+			sample(gpu.Entity{Kind: gpu.KindGPUInstance, GPU: d.UUID, ID: id + 1})
+			take(m, sharing.NewFraction(1, int64(slices)))
+		}
+		if slices == 0 {
+			take(d, sharing.One())
+		}
+	}
+	return ticked(r, div), counters
+}
+
+type benchNode struct {
+	name                    string
+	cards, slices, replicas int
+	copies                  bool
+}
+
+func benchNodes() []benchNode {
+	nodes := []benchNode{
+		{"gpus=8,replicas=4,copies", 8, 0, 4, true},
+		{"gpus=8,replicas=4", 8, 0, 4, false},
+		{"gpus=8,slices=7,replicas=4,copies", 8, 7, 4, true},
+		{"gpus=8,slices=7,replicas=4", 8, 7, 4, false},
+	}
+	for _, n := range []int{1, 2, 4, 16} {
+		nodes = append(nodes, benchNode{"gpus=" + strconv.Itoa(n) + ",replicas=4,copies", n, 0, 4, true})
+	}
+	return nodes
+}
+
+// scrapes runs a benchmark for each node over a handler of its page, as Prometheus
+// asks for it.
+func scrapes(b *testing.B, coding string, handler func(*Exporter) http.Handler) {
+	for _, n := range benchNodes() {
+		b.Run(n.name, func(b *testing.B) {
+			s, counters := busyNode(b, n.cards, n.slices, n.replicas)
+			e := exporterOf(b, s, counters, Config{Hostname: "node-7", VirtualGPUs: n.copies})
+			h := handler(e)
+			r := httptest.NewRequest("GET", "/metrics", nil)
+			r.Header.Set("Accept", "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1")
+			r.Header.Set("Accept-Encoding", coding)
+			w := &silent{http.Header{}}
+			h.ServeHTTP(w, r)
+			b.ReportAllocs()
+			for b.Loop() {
+				h.ServeHTTP(w, r)
+			}
+		})
+	}
+}
+
+// BenchmarkScrape is a scrape of a page that has been made.
+func BenchmarkScrape(b *testing.B) { scrapes(b, "gzip", (*Exporter).Handler) }
+
+// BenchmarkServeBytes is what BenchmarkScrape is measured against: the same mux
+// writing bytes that never change.
+func BenchmarkServeBytes(b *testing.B) {
+	scrapes(b, "gzip", func(e *Exporter) http.Handler {
+		page := e.current().body(FormatOpenMetrics, codingGzip).bytes
+		mux := http.NewServeMux()
+		mux.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(page) })
+		return mux
+	})
+}
+
+// pages runs a benchmark that makes a page of each node from a fresh snapshot.
+func pages(b *testing.B, f Format, c coding) {
+	for _, n := range benchNodes() {
+		b.Run(n.name, func(b *testing.B) {
+			s, counters := busyNode(b, n.cards, n.slices, n.replicas)
+			e := exporterOf(b, s, counters, Config{Hostname: "node-7", VirtualGPUs: n.copies})
+			size, plain := len(e.current().body(f, c).bytes), len(e.current().body(f, codingIdentity).bytes)
+			b.ReportAllocs()
+			for b.Loop() {
+				p := &page{exporter: e, snapshot: s, settings: e.settings.Load()}
+				p.body(f, c)
+			}
+			b.SetBytes(int64(plain))
+			b.ReportMetric(float64(len(e.current().families().samples)), "series")
+			b.ReportMetric(float64(size), "page-B")
+		})
+	}
+}
+
+// BenchmarkPage is what the first scrape after a tick costs, without compression.
+func BenchmarkPage(b *testing.B) { pages(b, FormatText, codingIdentity) }
+
+func BenchmarkPageOpenMetrics(b *testing.B) { pages(b, FormatOpenMetrics, codingIdentity) }
+
+func BenchmarkPageProtobuf(b *testing.B) { pages(b, FormatProtobuf, codingIdentity) }
+
+// BenchmarkPageGzip is what the first scrape after a tick costs Prometheus' usual client.
+func BenchmarkPageGzip(b *testing.B) { pages(b, FormatText, codingGzip) }
+
+func BenchmarkPageZstd(b *testing.B) { pages(b, FormatText, codingZstd) }
+
+// BenchmarkScrapeFreshPage is a scrape that finds a new snapshot each time.
+func BenchmarkScrapeFreshPage(b *testing.B) {
+	var source swapped
+	s, counters := busyNode(b, 8, 0, 4)
+	e, err := New(&source, counters, Config{Hostname: "node-7", VirtualGPUs: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	h := e.Handler()
+	r := httptest.NewRequest("GET", "/metrics", nil)
+	r.Header.Set("Accept-Encoding", "gzip")
+	w := &silent{http.Header{}}
+	b.ReportAllocs()
+	for b.Loop() {
+		next := *s
+		source.Store(&next)
+		h.ServeHTTP(w, r)
+	}
+}

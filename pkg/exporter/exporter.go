@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package exporter shows a snapshot of the node as Prometheus families, and serves
+// them over HTTP.
+//
+// A page is made from one snapshot and one configuration, at most once per format
+// and content coding, when somebody first asks for it. After that a scrape is an
+// atomic load, a few headers and one write.
+package exporter
+
+import (
+	"errors"
+	"fmt"
+	"html/template"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/meter"
+)
+
+// Snapshots is where the node's present state comes from. Latest must not block,
+// and what it returns is never modified; nil stands for the empty snapshot.
+type Snapshots interface {
+	Latest() *meter.Snapshot
+}
+
+// BuildInfo is what the program was built from; empty parts are left out.
+type BuildInfo struct {
+	Version, Revision, GoVersion string
+}
+
+// Link is an entry of the index page for something the caller serves beside it.
+type Link struct {
+	Path, Text string
+}
+
+// Config is how the page is labelled. The zero Config is dcgm-exporter's default
+// without a host name.
+type Config struct {
+	// Hostname is the node's name; empty for no such label.
+	Hostname string
+	// HostnameLabel is "hostname", the default, or "Hostname".
+	HostnameLabel string
+	// OldNamespace gives the labels of device series their names of dcgm-exporter 1.x:
+	// uuid, pod_name, pod_namespace, container_name.
+	OldNamespace bool
+	// VirtualGPUs repeats each series of a device once for each seat of each holder,
+	// with the holder's labels. Sums over such series count the device many times.
+	VirtualGPUs bool
+	// PodUID adds the label pod_uid where the pod's UID is known.
+	PodUID bool
+	// ReplaceBlanksInModelName turns blanks in the model's name into dashes.
+	ReplaceBlanksInModelName bool
+	Build                    BuildInfo
+	// Links are shown on the index page after the exporter's own.
+	Links []Link
+}
+
+// Exporter is the node as Prometheus sees it. Make it with New; its methods are
+// safe for concurrent use.
+type Exporter struct {
+	snapshots Snapshots
+	cfg       Config
+	started   time.Time
+	empty     meter.Snapshot
+	index     *template.Template
+
+	negotiator negotiator
+	page       atomic.Pointer[page]
+	settings   atomic.Pointer[settings]
+	reloading  sync.Mutex
+	press      press
+	// extent is the last page's, for the next one to begin with.
+	extent atomic.Pointer[extent]
+}
+
+// settings are what a reload changes. A settings value is never modified.
+type settings struct {
+	rows     []Counter
+	taken    time.Time
+	failed   error
+	problems map[Severity]int64
+}
+
+// New makes an Exporter that shows counters, which were read just now without
+// problems; Reload says otherwise. An error names the part of cfg that is wrong.
+func New(snapshots Snapshots, counters *Counters, cfg Config) (*Exporter, error) {
+	if snapshots == nil {
+		return nil, errors.New("exporter: no snapshots to show")
+	}
+	switch cfg.HostnameLabel {
+	case "":
+		cfg.HostnameLabel = "hostname"
+	case "hostname", "Hostname":
+	default:
+		return nil, fmt.Errorf(`exporter: host name label %q: use "hostname" or "Hostname"`, cfg.HostnameLabel)
+	}
+	index, err := template.New("index").Parse(indexHTML)
+	if err != nil {
+		return nil, fmt.Errorf("exporter: parse index page: %w", err)
+	}
+	cfg.Links = slices.Clone(cfg.Links)
+	e := &Exporter{snapshots: snapshots, cfg: cfg, started: time.Now(), index: index}
+	e.Reload(counters, nil, e.started)
+	return e, nil
+}
+
+// Reload shows c from the next scrape on. The problems are counted in
+// gpumeter_config_problems; at is when the configuration was read. A nil c shows no
+// counters.
+func (e *Exporter) Reload(c *Counters, problems []Problem, at time.Time) {
+	st := &settings{taken: at, problems: make(map[Severity]int64)}
+	if c != nil {
+		st.rows = c.Rows()
+	}
+	for _, p := range problems {
+		st.problems[p.Severity]++
+	}
+	e.reloading.Lock()
+	defer e.reloading.Unlock()
+	e.settings.Store(st)
+}
+
+// ReloadFailed says that a new configuration could not be read at the given time;
+// the last good one stays. A failure older than the configuration in use is void.
+func (e *Exporter) ReloadFailed(err error, at time.Time) {
+	e.reloading.Lock()
+	defer e.reloading.Unlock()
+	st := *e.settings.Load()
+	if at.Before(st.taken) {
+		return
+	}
+	st.failed = err
+	e.settings.Store(&st)
+}
+
+// latest is the snapshot to show, never nil.
+func (e *Exporter) latest() *meter.Snapshot {
+	if s := e.snapshots.Latest(); s != nil {
+		return s
+	}
+	return &e.empty
+}

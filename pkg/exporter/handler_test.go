@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exporter
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/gpumeter/gpumeter/pkg/meter"
+)
+
+func get(h http.Handler, method, path string, headers ...string) *http.Response {
+	r := httptest.NewRequest(method, path, nil)
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result()
+}
+
+func bodyOf(t *testing.T, r *http.Response) string {
+	t.Helper()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestScrape(t *testing.T) {
+	e := exporterOf(t, mixedNode(), rowsOf(t, mixedCounters), mixedConfig())
+	h := e.Handler()
+	plain := writtenPage(t, e, FormatText)
+
+	r := get(h, "GET", "/metrics")
+	if body := bodyOf(t, r); body != plain || r.StatusCode != http.StatusOK {
+		t.Errorf("status %d, %d bytes, want %d", r.StatusCode, len(body), len(plain))
+	}
+	for name, want := range map[string]string{
+		"Content-Type": textType, "Content-Encoding": "", "Content-Length": strconv.Itoa(len(plain)), "Vary": "Accept, Accept-Encoding",
+	} {
+		if got := r.Header.Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+
+	r = get(h, "GET", "/metrics", "Accept-Encoding", "gzip", "Accept", "application/openmetrics-text;version=1.0.0")
+	if r.Header.Get("Content-Encoding") != "gzip" || r.Header.Get("Content-Type") != openMetricsType+"underscores" {
+		t.Errorf("headers: %v", r.Header)
+	}
+	packed := bodyOf(t, r)
+	if r.Header.Get("Content-Length") != strconv.Itoa(len(packed)) {
+		t.Errorf("Content-Length %s for %d bytes", r.Header.Get("Content-Length"), len(packed))
+	}
+	unpacked, err := gzip.NewReader(strings.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(unpacked); err != nil || !bytes.HasSuffix(got, []byte("# EOF\n")) {
+		t.Errorf("gzip body ends in %q, %v", got[max(0, len(got)-20):], err)
+	}
+
+	r = get(h, "HEAD", "/metrics")
+	if body := bodyOf(t, r); body != "" || r.Header.Get("Content-Length") != strconv.Itoa(len(plain)) {
+		t.Errorf("HEAD: %d bytes, Content-Length %s", len(body), r.Header.Get("Content-Length"))
+	}
+	if r = get(h, "GET", "/metrics", "Accept-Encoding", "identity;q=0"); r.StatusCode != http.StatusNotAcceptable {
+		t.Errorf("refusing every coding: status %d", r.StatusCode)
+	}
+}
+
+// TestPageThatCannotBeMade: a defect that panics must not look like an empty node.
+func TestPageThatCannotBeMade(t *testing.T) {
+	e := exporterOf(t, mixedNode(), nil, Config{})
+	e.settings.Store(nil)
+	h := e.Handler()
+	first := func() (panicked bool) {
+		defer func() { panicked = recover() != nil }()
+		get(h, "GET", "/metrics")
+		return false
+	}
+	if !first() {
+		t.Fatal("the first scrape did not panic: this test needs another defect")
+	}
+	if r := get(h, "GET", "/metrics"); r.StatusCode != http.StatusInternalServerError {
+		t.Errorf("second scrape: status %d", r.StatusCode)
+	}
+}
+
+func TestOnlyReading(t *testing.T) {
+	h := exporterOf(t, mixedNode(), nil, Config{}).Handler()
+	for _, path := range []string{"/", "/metrics", "/livez", "/readyz", "/health"} {
+		for method, want := range map[string]int{"POST": 405, "PUT": 405, "DELETE": 405, "OPTIONS": 405} {
+			r := get(h, method, path)
+			if r.StatusCode != want || r.Header.Get("Allow") != "GET, HEAD" {
+				t.Errorf("%s %s: status %d, Allow %q", method, path, r.StatusCode, r.Header.Get("Allow"))
+			}
+		}
+	}
+	if r := get(h, "GET", "/nothing"); r.StatusCode != http.StatusNotFound {
+		t.Errorf("unknown path: status %d", r.StatusCode)
+	}
+}
+
+// TestScrapeOverTheWire runs net/http's own server, which checks the headers.
+func TestScrapeOverTheWire(t *testing.T) {
+	e := exporterOf(t, mixedNode(), rowsOf(t, mixedCounters), mixedConfig())
+	server := httptest.NewServer(e.Handler())
+	defer server.Close()
+	for range 3 {
+		r, err := server.Client().Get(server.URL + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if err != nil || string(got) != writtenPage(t, e, FormatText) || !r.Uncompressed {
+			t.Errorf("%d bytes, uncompressed %v, %v", len(got), r.Uncompressed, err)
+		}
+	}
+}
+
+// silent is a response writer that costs nothing.
+type silent struct{ header http.Header }
+
+func (w *silent) Header() http.Header         { return w.header }
+func (w *silent) Write(b []byte) (int, error) { return len(b), nil }
+func (w *silent) WriteHeader(int)             {}
+
+// TestScrapeOnlyReads is the law that a scrape is a load and a write: it allocates
+// nothing.
+func TestScrapeOnlyReads(t *testing.T) {
+	h := exporterOf(t, mixedNode(), rowsOf(t, mixedCounters), mixedConfig()).Handler()
+	r := httptest.NewRequest("GET", "/metrics", nil)
+	r.Header.Set("Accept", "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,*/*;q=0.1")
+	r.Header.Set("Accept-Encoding", "gzip")
+	w := &silent{http.Header{}}
+	h.ServeHTTP(w, r)
+	if n := testing.AllocsPerRun(100, func() { h.ServeHTTP(w, r) }); n > 0 {
+		t.Errorf("%v allocations per scrape", n)
+	}
+}
+
+func TestLiveness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var source swapped
+		source.Store(&meter.Snapshot{Interval: 10 * time.Second})
+		e, err := New(&source, nil, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := e.Handler()
+		alive := func(want bool, sentence string) {
+			t.Helper()
+			r := get(h, "GET", "/livez")
+			body := bodyOf(t, r)
+			if (r.StatusCode == http.StatusOK) != want || !want && r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, sentence) {
+				t.Errorf("status %d: %s", r.StatusCode, body)
+			}
+		}
+		// Two and a half intervals and five seconds are thirty seconds.
+		time.Sleep(30 * time.Second)
+		alive(true, "the loop turns: 30s since the start without a tick")
+		time.Sleep(time.Second)
+		alive(false, "the loop does not turn: 31s since the start without a tick, more than 30s")
+
+		source.Store(&meter.Snapshot{Seq: 1, Time: time.Now(), Interval: 10 * time.Second})
+		alive(true, "the loop turns: 0s since the last tick")
+		time.Sleep(30 * time.Second)
+		alive(true, "30s since the last tick")
+		time.Sleep(time.Millisecond)
+		alive(false, "the loop does not turn: 30.001s since the last tick")
+		if r := get(h, "GET", "/health"); r.StatusCode != http.StatusOK {
+			t.Errorf("/health: status %d", r.StatusCode)
+		}
+	})
+}
+
+func TestReadiness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var source swapped
+		e, err := New(&source, nil, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := e.Handler()
+		want := func(path string, status int, body string) {
+			t.Helper()
+			r := get(h, "GET", path)
+			if got := bodyOf(t, r); r.StatusCode != status || got != body {
+				t.Errorf("%s: status %d, want %d:\n%s", path, r.StatusCode, status, got)
+			}
+		}
+		want("/readyz", 503, "not ready: awaiting the first tick\n")
+		want("/health", 200, "OK, not ready: awaiting the first tick\n")
+
+		s := &meter.Snapshot{
+			Seq: 1, Time: time.Now(), Interval: time.Second,
+			Sources: []meter.SourceState{{Name: meter.SourceTelemetry, Age: -1, Outstanding: 1500 * time.Millisecond}},
+			Faults:  []meter.Fault{{Source: meter.SourceTelemetry, Kind: "error", Text: "no\ndriver\x00"}},
+		}
+		source.Store(s)
+		want("/readyz", 503, "not ready: awaiting the first answer of the telemetry source: no driver\uFFFD\ntelemetry: down, no answer yet, waiting for 1.5s\n")
+
+		up := *s
+		up.Sources = []meter.SourceState{
+			{Name: meter.SourceTelemetry, Age: 20 * time.Millisecond, LastSuccess: time.Now(), Up: true},
+			{Name: meter.SourceAllocations, Age: time.Minute, LastSuccess: time.Now()},
+		}
+		source.Store(&up)
+		time.Sleep(2 * time.Second)
+		want("/readyz", 200, "ready\ntelemetry: up, last answer 2.02s ago\nallocations: down, last answer 1m2s ago\n")
+		want("/health", 200, "OK\ntelemetry: up, last answer 2.02s ago\nallocations: down, last answer 1m2s ago\n")
+	})
+}
+
+func TestIndexPage(t *testing.T) {
+	s := mixedNode()
+	cfg := mixedConfig()
+	cfg.Hostname = `node<script>alert("7")</script>`
+	cfg.Links = []Link{{"/debug/pprof/", "profiles"}}
+	s.Reading.Source = `<b>sim</b>`
+	e := exporterOf(t, s, nil, cfg)
+	e.ReloadFailed(errors.New("read <counters.csv>: no"), noon)
+	r := get(e.Handler(), "GET", "/")
+	page := bodyOf(t, r)
+	for _, want := range []string{
+		"node&lt;script&gt;", "&lt;b&gt;sim", "4, 3 MIG devices, 1 lost", "2025-03-04 12:00:00 UTC", "version 1.2.3",
+		`href="/metrics"`, `href="/livez"`, `href="/readyz"`, `href="/health"`, `href="/debug/pprof/"`, "color-scheme", "refused: read &lt;counters.csv&gt;: no",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("page lacks %q", want)
+		}
+	}
+	for _, unwanted := range []string{"<script", "<b>", "http://", "https://"} {
+		if strings.Contains(page, unwanted) {
+			t.Errorf("page contains %q", unwanted)
+		}
+	}
+	if r.Header.Get("Content-Type") != "text/html; charset=utf-8" {
+		t.Errorf("Content-Type: %s", r.Header.Get("Content-Type"))
+	}
+	empty, err := New(latest{}, nil, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if page := bodyOf(t, get(empty.Handler(), "GET", "/")); !strings.Contains(page, "none yet") || !strings.Contains(page, "awaiting the first tick") {
+		t.Errorf("page before the first tick:\n%s", page)
+	}
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exporter
+
+import (
+	"bytes"
+	"net/http"
+	"time"
+
+	_ "embed" // the index page is a file
+)
+
+//go:embed index.html
+var indexHTML string
+
+// indexPage is what the template shows.
+type indexPage struct {
+	Node, Version  string
+	Source         string
+	GPUs, MIGs     int
+	Lost           int
+	Tick           time.Time
+	Ago            time.Duration
+	Ready          bool
+	Status         string
+	Sources        []indexSource
+	Paths          []Link
+	ReloadProblem  string
+	ConfigProblems int64
+}
+
+type indexSource struct{ Name, State string }
+
+// serveIndex is the page for people. It is made for each request, which no machine
+// should make.
+func (e *Exporter) serveIndex(w http.ResponseWriter, _ *http.Request) {
+	s, st := e.latest(), e.settings.Load()
+	p := indexPage{
+		Node: e.cfg.Hostname, Version: e.cfg.Build.Version, Source: s.Reading.Source,
+		Paths: []Link{
+			{"/metrics", "what Prometheus scrapes"},
+			{"/livez", "whether the loop turns"},
+			{"/readyz", "whether there is something to scrape"},
+			{"/health", "dcgm-exporter's probe"},
+		},
+	}
+	p.Paths = append(p.Paths, e.cfg.Links...)
+	for i := range s.Reading.Devices {
+		switch d := &s.Reading.Devices[i]; {
+		case d.IsMIG():
+			p.MIGs++
+		case d.Lost:
+			p.GPUs++
+			p.Lost++
+		default:
+			p.GPUs++
+		}
+	}
+	if s.Seq > 0 {
+		p.Tick = s.Time
+		p.Ago = max(time.Since(s.Time), 0).Round(time.Millisecond)
+	}
+	p.Ready, p.Status = e.ready(s)
+	for _, source := range s.Sources {
+		p.Sources = append(p.Sources, indexSource{source.Name, sourceAge(source, s.Time)})
+	}
+	if st.failed != nil {
+		p.ReloadProblem = st.failed.Error()
+	}
+	for _, n := range st.problems {
+		p.ConfigProblems += n
+	}
+	var b bytes.Buffer
+	if err := e.index.Execute(&b, &p); err != nil {
+		http.Error(w, "the index page cannot be shown: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	_, _ = w.Write(b.Bytes())
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exporter
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/meter"
+)
+
+// defaultInterval stands in where a snapshot does not know its interval yet.
+const defaultInterval = 30 * time.Second
+
+// alive reports whether the loop turns, with a sentence.
+func (e *Exporter) alive(s *meter.Snapshot) (bool, string) {
+	interval := s.Interval
+	if interval <= 0 {
+		interval = defaultInterval
+	}
+	limit := interval*5/2 + 5*time.Second
+	since, what := s.Time, "the last tick"
+	if s.Seq == 0 {
+		since, what = e.started, "the start without a tick"
+	}
+	age := max(time.Since(since), 0).Round(time.Millisecond)
+	if age > limit {
+		return false, fmt.Sprintf("the loop does not turn: %v since %s, more than %v", age, what, limit)
+	}
+	return true, fmt.Sprintf("the loop turns: %v since %s", age, what)
+}
+
+// ready reports whether /metrics has something to say, with a sentence.
+func (e *Exporter) ready(s *meter.Snapshot) (bool, string) {
+	if s.Seq == 0 {
+		return false, "not ready: awaiting the first tick"
+	}
+	for _, source := range s.Sources {
+		if source.Name == meter.SourceTelemetry && !source.LastSuccess.IsZero() {
+			return true, "ready"
+		}
+	}
+	return false, "not ready: awaiting the first answer of the telemetry source" + complaint(s)
+}
+
+// complaint is why the telemetry source does not answer, as far as it is known.
+func complaint(s *meter.Snapshot) string {
+	for _, f := range s.Faults {
+		if f.Source == meter.SourceTelemetry && f.Subject == "" {
+			return ": " + oneLine(f.Text)
+		}
+	}
+	return ""
+}
+
+// oneLine keeps foreign text from adding lines to a body that is read by line.
+func oneLine(s string) string {
+	return strings.Join(strings.Fields(clean(s)), " ")
+}
+
+func (e *Exporter) serveLive(w http.ResponseWriter, _ *http.Request) {
+	s := e.latest()
+	ok, sentence := e.alive(s)
+	answer(w, ok, sentence, s)
+}
+
+func (e *Exporter) serveReady(w http.ResponseWriter, _ *http.Request) {
+	s := e.latest()
+	ok, sentence := e.ready(s)
+	answer(w, ok, sentence, s)
+}
+
+// serveHealth answers 200 whatever happens, as dcgm-exporter does: its charts probe
+// this path, and a restart heals neither a GPU nor a driver.
+func (e *Exporter) serveHealth(w http.ResponseWriter, _ *http.Request) {
+	s := e.latest()
+	sentence := "OK"
+	if ok, why := e.ready(s); !ok {
+		sentence = "OK, " + why
+	}
+	answer(w, true, sentence, s)
+}
+
+// answer writes a probe's sentence and the sources with their ages, one a line.
+func answer(w http.ResponseWriter, ok bool, sentence string, s *meter.Snapshot) {
+	var b strings.Builder
+	b.WriteString(sentence + "\n")
+	for _, source := range s.Sources {
+		fmt.Fprintf(&b, "%s: %s\n", source.Name, sourceAge(source, s.Time))
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if !ok {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_, _ = w.Write([]byte(b.String()))
+}
+
+// sourceAge is a source's state in words. Its age grows on after the snapshot at
+// taken.
+func sourceAge(s meter.SourceState, taken time.Time) string {
+	state := "down"
+	if s.Up {
+		state = "up"
+	}
+	if s.LastSuccess.IsZero() {
+		state += ", no answer yet"
+	} else {
+		age := s.Age + max(time.Since(taken), 0)
+		state += fmt.Sprintf(", last answer %v ago", age.Round(time.Millisecond))
+	}
+	if s.Outstanding > 0 {
+		state += fmt.Sprintf(", waiting for %v", s.Outstanding.Round(time.Millisecond))
+	}
+	return state
+}

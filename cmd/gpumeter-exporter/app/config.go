@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package app is the exporter's wiring: flags to Config, Config to a running App.
+// It is shared by gpumeter-exporter and by `gpumeter demo`, so that the demo runs
+// what users run.
+package app
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/meter"
+	"github.com/gpumeter/gpumeter/pkg/sharing"
+)
+
+// DefaultCollectors is where dcgm-exporter's images keep their counters.
+const DefaultCollectors = "/etc/dcgm-exporter/default-counters.csv"
+
+// Config is everything the exporter can be told. The zero value is not usable;
+// flags give it its defaults.
+type Config struct {
+	Collectors string
+	// CollectorsSet says that the operator named the file, so that a missing one is an error.
+	CollectorsSet bool
+	Address       string
+	Interval      string
+
+	Kubernetes      bool
+	KubeletSocket   string
+	KubeletSet      bool
+	KubeletMaxAge   time.Duration
+	Checkpoint      string
+	EnablePodUID    bool
+	GPUIDType       string
+	ResourceNames   []string
+	ResourcePattern []string
+	VirtualGPUs     bool
+
+	UseOldNamespace bool
+	NoHostname      bool
+	HostnameLabel   string
+	NodeName        string
+	ReplaceBlanks   bool
+
+	MIGPolicy  string
+	MIGWeights []string
+
+	Source   string
+	Scenario string
+	Speed    float64
+	Seed     uint64
+	SeedSet  bool
+
+	WebConfigFile    string
+	WebSystemdSocket bool
+	ReadTimeout      time.Duration
+	WriteTimeout     time.Duration
+	EnablePprof      bool
+	Debug            bool
+	LogFormat        string
+
+	// NotYet names what was asked for and is not there yet.
+	NotYet []string
+}
+
+// Duration reads an interval the way dcgm-exporter's users write it: a bare number
+// is milliseconds, anything else a Go duration.
+func Duration(s string) (time.Duration, error) {
+	s = strings.TrimSpace(s)
+	if ms, err := strconv.ParseInt(s, 10, 64); err == nil {
+		if ms > int64(24*time.Hour/time.Millisecond) {
+			return 0, fmt.Errorf("%q is %d ms, longer than a day", s, ms)
+		}
+		return time.Duration(ms) * time.Millisecond, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf(`%q is neither milliseconds ("30000") nor a duration ("30s")`, s)
+	}
+	return d, nil
+}
+
+// interval is the tick's, checked against the floor.
+func (c Config) interval() (time.Duration, error) {
+	d, err := Duration(c.Interval)
+	if err != nil {
+		return 0, fmt.Errorf("--collect-interval: %w", err)
+	}
+	if d < meter.MinInterval {
+		return 0, fmt.Errorf("--collect-interval %s is %v; the least is %v (a bare number is milliseconds: did you mean %ss?)",
+			c.Interval, d, meter.MinInterval, strings.TrimSpace(c.Interval))
+	}
+	if d > time.Hour {
+		return 0, fmt.Errorf("--collect-interval %s is %v; the most is 1h", c.Interval, d)
+	}
+	return d, nil
+}
+
+// policy is how MIG devices are weighed.
+func (c Config) policy() (sharing.Policy, error) {
+	if c.MIGPolicy != "table" {
+		if len(c.MIGWeights) > 0 {
+			return sharing.Policy{}, fmt.Errorf("--mig-weight is for --mig-policy=table, not %s", c.MIGPolicy)
+		}
+		p, err := sharing.ParsePolicy(c.MIGPolicy)
+		if err != nil {
+			return sharing.Policy{}, fmt.Errorf("--mig-policy: %w", err)
+		}
+		return p, nil
+	}
+	table := make(map[string]sharing.Fraction, len(c.MIGWeights))
+	for _, w := range c.MIGWeights {
+		name, text, ok := strings.Cut(w, "=")
+		if !ok {
+			return sharing.Policy{}, fmt.Errorf("--mig-weight %q: want PROFILE=FRACTION, such as 1g.10gb=1/8", w)
+		}
+		f, err := sharing.ParseFraction(text)
+		if err != nil {
+			return sharing.Policy{}, fmt.Errorf("--mig-weight %q: %w", w, err)
+		}
+		if _, twice := table[name]; twice {
+			return sharing.Policy{}, fmt.Errorf("--mig-weight names %s twice", name)
+		}
+		table[name] = f
+	}
+	if len(table) == 0 {
+		return sharing.Policy{}, errors.New("--mig-policy=table needs at least one --mig-weight PROFILE=FRACTION")
+	}
+	p, err := sharing.NewTablePolicy(table)
+	if err != nil {
+		return sharing.Policy{}, fmt.Errorf("--mig-weight: %w", err)
+	}
+	return p, nil
+}
+
+// resources are the extended resources whose ids are GPUs.
+func (c Config) resources() (sharing.Resources, error) {
+	patterns := sharing.DefaultResourcePatterns()
+	patterns = append(patterns, trimmed(c.ResourceNames)...)
+	patterns = append(patterns, trimmed(c.ResourcePattern)...)
+	r, err := sharing.NewResources(patterns...)
+	if err != nil {
+		return sharing.Resources{}, fmt.Errorf("--resource-pattern or --nvidia-resource-names: %w", err)
+	}
+	return r, nil
+}
+
+func trimmed(in []string) []string {
+	var out []string
+	for _, s := range in {
+		if s = strings.TrimSpace(s); s != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// validate finds what can be known to be wrong before anything starts.
+func (c Config) validate() error {
+	if _, err := c.interval(); err != nil {
+		return err
+	}
+	switch c.GPUIDType {
+	case "uid", "device-name":
+	default:
+		return fmt.Errorf("--kubernetes-gpu-id-type %q: want uid or device-name (both are recognised by themselves, id by id)", c.GPUIDType)
+	}
+	switch c.HostnameLabel {
+	case "hostname", "Hostname":
+	default:
+		return fmt.Errorf("--hostname-label %q: want hostname or Hostname", c.HostnameLabel)
+	}
+	switch c.LogFormat {
+	case "text", "json":
+	default:
+		return fmt.Errorf("--log-format %q: want text or json", c.LogFormat)
+	}
+	if c.EnablePprof && c.WebConfigFile == "" && !loopback(c.Address) {
+		return errors.New("--enable-pprof shows memory to whoever asks: give a --web-config-file with authentication, or listen on 127.0.0.1")
+	}
+	if !(c.Speed > 0) || c.Speed > 1e6 {
+		return fmt.Errorf("--speed %v: want more than 0 and at most 1000000", c.Speed)
+	}
+	return nil
+}
+
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// hostname is the value of the hostname label: the node's name, where it is known.
+func (c Config) hostname(simulated string) (string, error) {
+	switch {
+	case c.NoHostname:
+		return "", nil
+	case c.NodeName != "":
+		return c.NodeName, nil
+	case simulated != "":
+		return simulated, nil
+	}
+	h, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("host name for the %s label: %w; set NODE_NAME or --no-hostname", c.HostnameLabel, err)
+	}
+	return h, nil
+}
+
+// logger writes to w in the configured format and level.
+func (c Config) logger(w interface{ Write([]byte) (int, error) }) *slog.Logger {
+	o := &slog.HandlerOptions{Level: slog.LevelInfo}
+	if c.Debug {
+		o.Level = slog.LevelDebug
+	}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}

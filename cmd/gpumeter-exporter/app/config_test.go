@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// parse is the Config of a command line and environment.
+func parse(t *testing.T, env map[string]string, args ...string) (Config, error) {
+	t.Helper()
+	for k, v := range env {
+		t.Setenv(k, v)
+	}
+	var got Config
+	err := Command(io.Discard, io.Discard, func(_ context.Context, c Config) error {
+		got = c
+		return nil
+	}).Run(t.Context(), append([]string{"gpumeter-exporter"}, args...))
+	return got, err
+}
+
+func TestNoFlagsGiveTheDefaults(t *testing.T) {
+	t.Setenv("NODE_NAME", "")
+	got, err := parse(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(Defaults(), got, cmpopts.EquateEmpty()); d != "" {
+		t.Errorf("without flags (-defaults +got):\n%s", d)
+	}
+}
+
+func TestFlagsAndEnvironmentOfDcgmExporter(t *testing.T) {
+	tests := []struct {
+		name string
+		env  map[string]string
+		args []string
+		want func(*Config)
+	}{
+		{"short flags", nil, []string{"-f", "/x.csv", "-a", "127.0.0.1:1", "-c", "5000", "-k", "-o", "-n"}, func(c *Config) {
+			c.Collectors, c.CollectorsSet, c.Address, c.Interval = "/x.csv", true, "127.0.0.1:1", "5000"
+			c.Kubernetes, c.UseOldNamespace, c.NoHostname = true, true, true
+		}},
+		{"long flags with equals", nil, []string{"--collectors=/x.csv", "--kubernetes=true", "--collect-interval=30s"}, func(c *Config) {
+			c.Collectors, c.CollectorsSet, c.Kubernetes, c.Interval = "/x.csv", true, true, "30s"
+		}},
+		{"environment of the Helm chart", map[string]string{
+			"DCGM_EXPORTER_KUBERNETES": "true", "DCGM_EXPORTER_LISTEN": ":9500", "DCGM_EXPORTER_INTERVAL": "15000", "NODE_NAME": "n1",
+			"DCGM_EXPORTER_COLLECTORS": "/etc/dcgm-exporter/dcp-metrics-included.csv",
+		}, nil, func(c *Config) {
+			c.Kubernetes, c.Address, c.Interval, c.NodeName = true, ":9500", "15000", "n1"
+			c.Collectors, c.CollectorsSet = "/etc/dcgm-exporter/dcp-metrics-included.csv", true
+		}},
+		{"a flag wins over the environment", map[string]string{"DCGM_EXPORTER_LISTEN": ":1"}, []string{"-a", ":2"}, func(c *Config) { c.Address = ":2" }},
+		{"resource names are a list", map[string]string{"NVIDIA_RESOURCE_NAMES": "a.com/gpu,b.com/gpu"}, nil, func(c *Config) {
+			c.ResourceNames = []string{"a.com/gpu", "b.com/gpu"}
+		}},
+		{"virtual GPUs by their odd variable", map[string]string{"KUBERNETES_VIRTUAL_GPUS": "true"}, nil, func(c *Config) { c.VirtualGPUs = true }},
+		{"not yet", map[string]string{"KUBERNETES_ENABLE_DRA": "true"}, []string{"-d", "g:0,1", "-x", "300000"}, func(c *Config) {
+			c.NotYet = []string{"--devices=g:0,1", "--kubernetes-enable-dra=true"}
+		}},
+		{"a named host engine is not yet, even the default one", nil, []string{"-r", "localhost:5555"}, func(c *Config) {
+			c.NotYet = []string{"--remote-hostengine-info=localhost:5555"}
+		}},
+		{"model names", nil, []string{"--rbmn"}, func(c *Config) { c.ReplaceBlanks = true }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("NODE_NAME", "")
+			want := Defaults()
+			tt.want(&want)
+			got, err := parse(t, tt.env, tt.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestUnknownFlagAndStrayWordAreErrors(t *testing.T) {
+	for _, args := range [][]string{{"--no-such-flag"}, {"stray"}} {
+		if _, err := parse(t, nil, args...); err == nil {
+			t.Errorf("%v was accepted", args)
+		}
+	}
+}
+
+func TestDuration(t *testing.T) {
+	tests := []struct {
+		in   string
+		want time.Duration
+		bad  string
+	}{
+		{"30000", 30 * time.Second, ""},
+		{" 100 ", 100 * time.Millisecond, ""},
+		{"30s", 30 * time.Second, ""},
+		{"1m30s", 90 * time.Second, ""},
+		{"", 0, "neither"},
+		{"30 s", 0, "neither"},
+		{"99999999999", 0, "longer than a day"},
+	}
+	for _, tt := range tests {
+		got, err := Duration(tt.in)
+		if tt.bad != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.bad) {
+				t.Errorf("Duration(%q): error %v, want one with %q", tt.in, err, tt.bad)
+			}
+			continue
+		}
+		if err != nil || got != tt.want {
+			t.Errorf("Duration(%q) = %v, %v, want %v", tt.in, got, err, tt.want)
+		}
+	}
+}
+
+func TestWrongConfigurationSaysWhatToDo(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*Config)
+		want   []string
+	}{
+		{"interval in seconds", func(c *Config) { c.Interval = "3" }, []string{"--collect-interval", "3ms", "100ms", "did you mean 3s"}},
+		{"interval of a day", func(c *Config) { c.Interval = "20h" }, []string{"--collect-interval", "1h"}},
+		{"id type", func(c *Config) { c.GPUIDType = "device_name" }, []string{"--kubernetes-gpu-id-type", "device-name"}},
+		{"host label", func(c *Config) { c.HostnameLabel = "HOST" }, []string{"--hostname-label", "Hostname"}},
+		{"log format", func(c *Config) { c.LogFormat = "xml" }, []string{"--log-format", "json"}},
+		{"open pprof", func(c *Config) { c.EnablePprof, c.Address = true, ":9400" }, []string{"--enable-pprof", "--web-config-file"}},
+		{"speed", func(c *Config) { c.Speed = -1 }, []string{"--speed"}},
+		{"policy", func(c *Config) { c.MIGPolicy = "max" }, []string{"--mig-policy", "max"}},
+		{"weights without table", func(c *Config) { c.MIGWeights = []string{"1g.10gb=1/8"} }, []string{"--mig-weight", "table"}},
+		{"table without weights", func(c *Config) { c.MIGPolicy = "table" }, []string{"--mig-weight"}},
+		{"weight without fraction", func(c *Config) { c.MIGPolicy, c.MIGWeights = "table", []string{"1g.10gb"} }, []string{"1g.10gb", "PROFILE=FRACTION"}},
+		{"weight twice", func(c *Config) {
+			c.MIGPolicy, c.MIGWeights = "table", []string{"1g.10gb=1/8", "1g.10gb=1/7"}
+		}, []string{"1g.10gb twice"}},
+		{"pattern", func(c *Config) { c.Kubernetes, c.ResourcePattern = true, []string{"not a resource"} }, []string{"--resource-pattern", "not a resource"}},
+		{"source", func(c *Config) { c.Source = "rocm" }, []string{"--source", "rocm"}},
+		{"no real source yet", func(c *Config) { c.Source = "auto" }, []string{"--source=sim", "demo"}},
+		{"scenario", func(c *Config) { c.Scenario = "h100" }, []string{"--scenario", "h100x8-exclusive"}},
+		{"counters", func(c *Config) { c.Collectors, c.CollectorsSet = "/nowhere/x.csv", true }, []string{"/nowhere/x.csv", "--collectors"}},
+		{"web config", func(c *Config) { c.WebConfigFile = "/nowhere/web.yml" }, []string{"/nowhere/web.yml"}},
+		{"address", func(c *Config) { c.Address = "300.1.1.1:1" }, []string{"--address", "300.1.1.1"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := simulated()
+			tt.change(&cfg)
+			a, err := New(cfg, io.Discard)
+			if err == nil {
+				err = a.Run(t.Context())
+			}
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, w := range tt.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("error %q does not say %q", err, w)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/gpumeter/gpumeter/etc"
+	"github.com/gpumeter/gpumeter/pkg/exporter"
+)
+
+// counterFile is the CSV of counters with what was last read of it.
+type counterFile struct {
+	// path is empty where the built-in counters are used.
+	path     string
+	data     []byte
+	current  *exporter.Counters
+	problems []exporter.Problem
+}
+
+// openCounters reads the counters for the first time. A file that the operator
+// named must be readable and have a usable row; the default one may be missing,
+// and then the built-in counters are used.
+func openCounters(cfg Config, log *slog.Logger) (*counterFile, error) {
+	f := &counterFile{path: cfg.Collectors}
+	data, err := os.ReadFile(f.path)
+	name := f.path
+	if errors.Is(err, fs.ErrNotExist) && !cfg.CollectorsSet {
+		log.Info("using the built-in default counters", "because", f.path+" does not exist")
+		f.path, name = "", "default-counters.csv (built in)"
+		data, err = etc.ReadFile("default-counters.csv")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read counters: %w; give a readable CSV file with --collectors", err)
+	}
+	f.data = data
+	f.current, f.problems = exporter.ParseCounters(name, data)
+	report(log, f.problems)
+	if len(f.current.Rows()) == 0 {
+		return nil, fmt.Errorf("read counters: %s has no usable row: %s", name, first(f.problems))
+	}
+	return f, nil
+}
+
+func first(problems []exporter.Problem) string {
+	if len(problems) == 0 {
+		return "it is empty"
+	}
+	return problems[0].String()
+}
+
+func report(log *slog.Logger, problems []exporter.Problem) {
+	for _, p := range problems {
+		log.Warn("counters", "problem", p.String())
+	}
+}
+
+// watchCounters reloads on SIGHUP and when the file's content changes. It looks at
+// the content rather than at the directory's events, because a mounted ConfigMap changes by
+// a rename of a link above the file, or, mounted by subPath, not at all.
+func (a *App) watchCounters(ctx context.Context) error {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	tick := time.NewTicker(5 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hup:
+			a.reload(true)
+		case <-tick.C:
+			a.reload(false)
+		}
+	}
+}
+
+// reload takes over a changed file, or keeps the last good counters and says so.
+func (a *App) reload(asked bool) {
+	f := a.counters
+	if f.path == "" {
+		if asked {
+			a.log.Info("nothing to reload: the counters are built in")
+		}
+		return
+	}
+	data, err := os.ReadFile(f.path)
+	if err == nil && bytes.Equal(data, f.data) && !asked {
+		return
+	}
+	now := time.Now()
+	if err != nil {
+		if f.data != nil || asked {
+			a.log.Error("counters cannot be read; the last good ones stay", "error", err)
+		}
+		f.data = nil
+		a.exporter.ReloadFailed(err, now)
+		return
+	}
+	f.data = data
+	counters, problems := exporter.ParseCounters(f.path, data)
+	report(a.log, problems)
+	if len(counters.Rows()) == 0 {
+		err := fmt.Errorf("%s has no usable row: %s", f.path, first(problems))
+		a.log.Error("the last good counters stay", "error", err)
+		a.exporter.ReloadFailed(err, now)
+		return
+	}
+	f.current, f.problems = counters, problems
+	a.meter.Want(counters.Fields())
+	a.exporter.Reload(counters, problems, now)
+	a.log.Info("counters reloaded", "file", f.path, "rows", len(counters.Rows()), "problems", len(problems))
+}

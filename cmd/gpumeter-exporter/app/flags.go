@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/version"
+	"github.com/urfave/cli/v3"
+)
+
+// Command is the exporter's command line; its action is run with what was asked for. It is
+// dcgm-exporter's where the two have the same thing: names, aliases, environment variables, defaults.
+func Command(stdout, stderr io.Writer, run func(context.Context, Config) error) *cli.Command {
+	cfg := &Config{}
+	flags := append(cfg.compatibleFlags(), cfg.ownFlags()...)
+	later := notYetFlags()
+	return &cli.Command{
+		Name:                  "gpumeter-exporter",
+		Usage:                 "the electricity meter of a GPU node: who holds how much of which GPU, and what it does",
+		Version:               version.Info(),
+		Flags:                 append(flags, later...),
+		HideHelpCommand:       true,
+		EnableShellCompletion: true,
+		Writer:                stdout,
+		ErrWriter:             stderr,
+		Action: func(ctx context.Context, cmd *cli.Command) error {
+			if cmd.NArg() > 0 {
+				return fmt.Errorf("%q is no flag; see --help", cmd.Args().First())
+			}
+			cfg.CollectorsSet = cmd.IsSet("collectors")
+			cfg.KubeletSet = cmd.IsSet("pod-resources-kubelet-socket")
+			cfg.SeedSet = cmd.IsSet("seed")
+			cfg.NotYet = asked(cmd, later)
+			return run(ctx, *cfg)
+		},
+	}
+}
+
+// Defaults is the Config that the command line has without any flag.
+func Defaults() Config {
+	return Config{
+		Collectors: DefaultCollectors, Address: ":9400", Interval: "30000",
+		KubeletSocket: "/var/lib/kubelet/pod-resources/kubelet.sock", KubeletMaxAge: 5 * time.Minute,
+		Checkpoint: "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+		GPUIDType:  "uid", HostnameLabel: "hostname", MIGPolicy: "blend",
+		Source: "auto", Scenario: "default", Speed: 1,
+		ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, LogFormat: "text",
+	}
+}
+
+func str(p *string, value, usage, name string, env ...string) *cli.StringFlag {
+	n, aliases := split(name)
+	return &cli.StringFlag{Name: n, Aliases: aliases, Value: value, Usage: usage, Sources: cli.EnvVars(env...), Destination: p}
+}
+
+func flag(p *bool, usage, name string, env ...string) *cli.BoolFlag {
+	n, aliases := split(name)
+	return &cli.BoolFlag{Name: n, Aliases: aliases, Usage: usage, Sources: cli.EnvVars(env...), Destination: p}
+}
+
+func list(p *[]string, usage, name string, env ...string) *cli.StringSliceFlag {
+	n, aliases := split(name)
+	return &cli.StringSliceFlag{Name: n, Aliases: aliases, Usage: usage, Sources: cli.EnvVars(env...), Destination: p}
+}
+
+func span(p *time.Duration, value time.Duration, usage, name string, env ...string) *cli.DurationFlag {
+	n, aliases := split(name)
+	return &cli.DurationFlag{Name: n, Aliases: aliases, Value: value, Usage: usage, Sources: cli.EnvVars(env...), Destination: p}
+}
+
+// split parts "collectors,f" into a name and its aliases.
+func split(name string) (string, []string) {
+	parts := strings.Split(name, ",")
+	return parts[0], parts[1:]
+}
+
+// compatibleFlags are those that dcgm-exporter has too and that work here.
+func (c *Config) compatibleFlags() []cli.Flag {
+	d := Defaults()
+	return []cli.Flag{
+		str(&c.Collectors, d.Collectors, "`FILE` with the counters to export, dcgm-exporter's CSV", "collectors,f", "DCGM_EXPORTER_COLLECTORS"),
+		str(&c.Address, d.Address, "`ADDRESS` to listen on", "address,a", "DCGM_EXPORTER_LISTEN"),
+		str(&c.Interval, d.Interval, "`TIME` between samplings; a bare number is milliseconds", "collect-interval,c", "DCGM_EXPORTER_INTERVAL"),
+		flag(&c.Kubernetes, "map GPUs to pods", "kubernetes,k", "DCGM_EXPORTER_KUBERNETES"),
+		flag(&c.UseOldNamespace, "label names of dcgm-exporter 1.x (uuid, pod_name, ...)", "use-old-namespace,o", "DCGM_EXPORTER_USE_OLD_NAMESPACE"),
+		flag(&c.NoHostname, "leave the hostname label out", "no-hostname,n", "DCGM_EXPORTER_NO_HOSTNAME"),
+		flag(&c.EnablePodUID, "add the label pod_uid where the UID is known", "kubernetes-enable-pod-uid", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID"),
+		str(&c.GPUIDType, d.GPUIDType, "uid or device-name; accepted for compatibility, every id is recognised by its form", "kubernetes-gpu-id-type", "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE"),
+		str(&c.KubeletSocket, d.KubeletSocket, "the kubelet's PodResources `SOCKET`", "pod-resources-kubelet-socket", "DCGM_POD_RESOURCES_KUBELET_SOCKET"),
+		list(&c.ResourceNames, "further resource `NAMES` that are GPUs", "nvidia-resource-names", "NVIDIA_RESOURCE_NAMES"),
+		flag(&c.VirtualGPUs, "copy each series once per holder of a shared GPU, as dcgm-exporter does; sums over it over-count", "kubernetes-virtual-gpus", "KUBERNETES_VIRTUAL_GPUS"),
+		flag(&c.ReplaceBlanks, "dashes for blanks in modelName", "replace-blanks-in-model-name,rbmn", "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME"),
+		str(&c.WebConfigFile, "", "`FILE` with TLS and basic auth settings of the Prometheus exporter toolkit", "web-config-file", "DCGM_EXPORTER_WEB_CONFIG_FILE"),
+		flag(&c.WebSystemdSocket, "listen on the socket that systemd hands over", "web-systemd-socket", "DCGM_EXPORTER_SYSTEMD_SOCKET"),
+		span(&c.ReadTimeout, d.ReadTimeout, "`TIME` for reading a request", "web-read-timeout", "DCGM_EXPORTER_WEB_READ_TIMEOUT"),
+		span(&c.WriteTimeout, d.WriteTimeout, "`TIME` for writing a response", "web-write-timeout", "DCGM_EXPORTER_WEB_WRITE_TIMEOUT"),
+		flag(&c.EnablePprof, "serve /debug/pprof", "enable-pprof", "DCGM_EXPORTER_ENABLE_PPROF"),
+		flag(&c.Debug, "log details", "debug", "DCGM_EXPORTER_DEBUG"),
+		str(&c.LogFormat, d.LogFormat, "text or json", "log-format", "DCGM_EXPORTER_LOG_FORMAT"),
+	}
+}
+
+// ownFlags are those that only gpumeter has.
+func (c *Config) ownFlags() []cli.Flag {
+	d := Defaults()
+	return []cli.Flag{
+		str(&c.Source, d.Source, "where GPUs are read: auto or sim", "source", "GPUMETER_SOURCE"),
+		str(&c.Scenario, d.Scenario, "with --source=sim: a shipped scenario's name or a `FILE`", "scenario", "GPUMETER_SCENARIO"),
+		&cli.FloatFlag{Name: "speed", Value: d.Speed, Usage: "with --source=sim: simulated seconds per second", Sources: cli.EnvVars("GPUMETER_SPEED"), Destination: &c.Speed},
+		&cli.Uint64Flag{Name: "seed", Usage: "with --source=sim: instead of the scenario's own seed", Sources: cli.EnvVars("GPUMETER_SEED"), Destination: &c.Seed},
+		list(&c.ResourcePattern, "further resources that are GPUs, * matches anything, such as 'example.com/gpu-*'", "resource-pattern", "GPUMETER_RESOURCE_PATTERN"),
+		str(&c.MIGPolicy, d.MIGPolicy, "how MIG devices are weighed: blend, compute, memory, sm or table", "mig-policy", "GPUMETER_MIG_POLICY"),
+		list(&c.MIGWeights, "with --mig-policy=table: `PROFILE=FRACTION`, such as 1g.10gb=1/8", "mig-weight", "GPUMETER_MIG_WEIGHT"),
+		span(&c.KubeletMaxAge, d.KubeletMaxAge, "how long the kubelet's last good answer stands in for a kubelet that does not answer", "kubelet-max-age", "GPUMETER_KUBELET_MAX_AGE"),
+		str(&c.Checkpoint, d.Checkpoint, "the kubelet's device checkpoint, read for pod UIDs; empty for none", "kubelet-checkpoint", "GPUMETER_KUBELET_CHECKPOINT"),
+		str(&c.HostnameLabel, d.HostnameLabel, "name of the host label: hostname, or Hostname as before dcgm-exporter 4.8.3", "hostname-label", "GPUMETER_HOSTNAME_LABEL"),
+		str(&c.NodeName, "", "the node's `NAME`", "node-name", "NODE_NAME"),
+	}
+}
+
+// notYetFlags are dcgm-exporter's that have no effect yet. They are accepted, so that an installation's arguments go on working, and
+// answered with a warning each, so that nobody believes in them.
+func notYetFlags() []cli.Flag {
+	var flags []cli.Flag
+	hidden := func(name, env, value string) {
+		n, aliases := split(name)
+		flags = append(flags, &cli.StringFlag{
+			Name: n, Aliases: aliases, Value: value, Usage: "dcgm-exporter's; no effect yet",
+			Sources: cli.EnvVars(env), Category: "accepted, without effect yet",
+		})
+	}
+	boolean := func(name, env string, value bool) {
+		n, aliases := split(name)
+		flags = append(flags, &cli.BoolFlag{
+			Name: n, Aliases: aliases, Value: value, Usage: "dcgm-exporter's; no effect yet",
+			Sources: cli.EnvVars(env), Category: "accepted, without effect yet",
+		})
+	}
+	hidden("devices,d", "DCGM_EXPORTER_DEVICES_STR", "f")
+	hidden("switch-devices,s", "DCGM_EXPORTER_OTHER_DEVICES_STR", "f")
+	hidden("cpu-devices,p", "DCGM_EXPORTER_CPU_DEVICES_STR", "f")
+	hidden("configmap-data,m", "DCGM_EXPORTER_CONFIGMAP_DATA", "none")
+	hidden("config-file", "DCGM_EXPORTER_CONFIG_FILE", "")
+	hidden("remote-hostengine-info,r", "DCGM_REMOTE_HOSTENGINE_INFO", "")
+	boolean("kubernetes-enable-pod-labels", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", false)
+	hidden("kubernetes-pod-label-allowlist-regex", "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX", "")
+	boolean("kubernetes-enable-dra", "KUBERNETES_ENABLE_DRA", false)
+	boolean("fake-gpus", "DCGM_EXPORTER_USE_FAKE_GPUS", false)
+	hidden("xid-count-window-size,x", "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", "300000")
+	hidden("clock-events-count-window-size", "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE", "300000")
+	boolean("enable-dcgm-log", "DCGM_EXPORTER_ENABLE_DCGM_LOG", false)
+	hidden("dcgm-log-level", "DCGM_EXPORTER_DCGM_LOG_LEVEL", "NONE")
+	hidden("hpc-job-mapping-dir", "DCGM_HPC_JOB_MAPPING_DIR", "")
+	boolean("dump-enabled", "DCGM_EXPORTER_DUMP_ENABLED", false)
+	hidden("dump-directory", "DCGM_EXPORTER_DUMP_DIRECTORY", "/tmp/dcgm-exporter-debug")
+	hidden("dump-retention", "DCGM_EXPORTER_DUMP_RETENTION", "24")
+	boolean("dump-compression", "DCGM_EXPORTER_DUMP_COMPRESSION", true)
+	boolean("disable-startup-validate", "DISABLE_STARTUP_VALIDATE", false)
+	boolean("enable-gpu-bind-unbind-watch", "DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH", false)
+	hidden("gpu-bind-unbind-poll-interval", "DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL", "1s")
+	hidden("max-concurrent-scrapes", "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES", "")
+	boolean("enable-exporter-metrics", "DCGM_EXPORTER_ENABLE_EXPORTER_METRICS", false)
+	hidden("container-labels", "DCGM_EXPORTER_CONTAINER_LABELS", "")
+	hidden("container-runtime-socket", "DCGM_EXPORTER_CONTAINER_RUNTIME_SOCKET", "")
+	return flags
+}
+
+// asked are the not-yet flags that were given a value other than their default.
+func asked(cmd *cli.Command, later []cli.Flag) []string {
+	var out []string
+	for _, f := range later {
+		name := f.Names()[0]
+		if !cmd.IsSet(name) {
+			continue
+		}
+		switch f := f.(type) {
+		case *cli.BoolFlag:
+			if v := cmd.Bool(name); v != f.Value {
+				out = append(out, fmt.Sprintf("--%s=%v", name, v))
+			}
+		case *cli.StringFlag:
+			if v := cmd.String(name); v != f.Value {
+				out = append(out, fmt.Sprintf("--%s=%s", name, v))
+			}
+		}
+	}
+	return out
+}

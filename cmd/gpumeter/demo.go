@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/gpumeter/gpumeter/cmd/gpumeter-exporter/app"
+	"github.com/gpumeter/gpumeter/pkg/sim"
+)
+
+func scenariosCommand(stdout io.Writer) *cli.Command {
+	return &cli.Command{
+		Name:  "scenarios",
+		Usage: "list the simulated nodes that ship with gpumeter",
+		Action: func(context.Context, *cli.Command) error {
+			for _, name := range sim.Shipped() {
+				s, err := sim.LoadShipped(name)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(stdout, "%s\n    %s\n", name, strings.Join(strings.Fields(s.Description), " "))
+			}
+			return nil
+		},
+	}
+}
+
+func demoCommand(stdout, stderr io.Writer) *cli.Command {
+	cfg := app.Defaults()
+	cfg.Source, cfg.Kubernetes = "sim", true
+	var span time.Duration
+	return &cli.Command{
+		Name:  "demo",
+		Usage: "run a simulated GPU node with the exporter on it; needs no GPU and no Kubernetes",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "address", Aliases: []string{"a"}, Value: "127.0.0.1:9400", Usage: "`ADDRESS` to listen on", Destination: &cfg.Address},
+			&cli.StringFlag{Name: "scenario", Value: "default", Usage: "a shipped scenario (see `gpumeter scenarios`) or a FILE", Destination: &cfg.Scenario},
+			&cli.FloatFlag{Name: "speed", Value: 60, Usage: "simulated seconds per second", Destination: &cfg.Speed},
+			&cli.Uint64Flag{Name: "seed", Usage: "instead of the scenario's own seed", Destination: &cfg.Seed},
+			&cli.StringFlag{Name: "collect-interval", Aliases: []string{"c"}, Value: "1s", Usage: "`TIME` between samplings", Destination: &cfg.Interval},
+			&cli.StringFlag{Name: "collectors", Aliases: []string{"f"}, Value: app.DefaultCollectors, Usage: "`FILE` with the counters; built-in ones if it does not exist", Destination: &cfg.Collectors},
+			&cli.BoolFlag{Name: "kubernetes-virtual-gpus", Usage: "copy series per holder as dcgm-exporter does", Destination: &cfg.VirtualGPUs},
+			&cli.BoolFlag{Name: "debug", Usage: "log details", Destination: &cfg.Debug},
+			&cli.DurationFlag{Name: "for", Usage: "stop after this `TIME` (default: run until Ctrl-C)", Destination: &span},
+		},
+		Action: func(ctx context.Context, cmd *cli.Command) error {
+			if cmd.NArg() > 0 {
+				return fmt.Errorf("%q is no flag; see gpumeter demo --help", cmd.Args().First())
+			}
+			cfg.CollectorsSet, cfg.SeedSet = cmd.IsSet("collectors"), cmd.IsSet("seed")
+			if span < 0 {
+				return fmt.Errorf("--for %v: want a time of 0 or more", span)
+			}
+			return demo(ctx, cfg, span, stdout, stderr)
+		},
+	}
+}
+
+// demo runs the exporter over a simulated node for span (0: until ctx ends) and closes with the account.
+func demo(ctx context.Context, cfg app.Config, span time.Duration, stdout, stderr io.Writer) error {
+	a, err := app.New(cfg, stderr)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if span > 0 {
+		ctx, cancel = context.WithTimeout(ctx, span)
+		defer cancel()
+	}
+	failed := make(chan error, 1)
+	go func() {
+		failed <- a.Run(ctx)
+		cancel()
+	}()
+	if addr, err := a.Addr(ctx); err == nil {
+		greet(stdout, a.Node(), cfg, addr, span)
+	}
+	account := newTally()
+	for {
+		s, stale := a.Meter().Watch()
+		account.add(s)
+		select {
+		case <-stale:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	if err := <-failed; err != nil {
+		return err
+	}
+	return account.print(stdout)
+}
+
+// greet says in plain words what runs and where to look.
+func greet(w io.Writer, node *sim.Node, cfg app.Config, addr net.Addr, span time.Duration) {
+	fmt.Fprintf(w, "This is a pretend GPU node, %s: no GPU is touched.\n\n", node.Scenario().Node)
+	for _, l := range node.Scenario().Summary() {
+		fmt.Fprintf(w, "  %s\n", l)
+	}
+	fmt.Fprintf(w, "\nIts clock runs %gx; a simulated kubelet serves the real PodResources API; the exporter samples every %s.\n", cfg.Speed, cfg.Interval)
+	fmt.Fprintf(w, "\nOpen:\n")
+	for _, p := range []struct{ path, what string }{
+		{"/", "what this is"},
+		{"/metrics", "what Prometheus scrapes; look for gpumeter_allocation_share"},
+		{"/readyz", "whether it has measured yet, and how old its sources are"},
+		{"/livez", "whether its loop turns"},
+	} {
+		fmt.Fprintf(w, "  http://%s%-9s %s\n", addr, p.path, p.what)
+	}
+	if span > 0 {
+		fmt.Fprintf(w, "\nIt stops by itself after %v and says who held how much.\n", span)
+	} else {
+		fmt.Fprintf(w, "\nStop it with Ctrl-C; then it says who held how much.\n")
+	}
+}

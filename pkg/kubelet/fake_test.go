@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -247,10 +248,8 @@ func (b *logBook) lines() []string {
 // logger leaves out what varies: the time, and the given attributes.
 func (b *logBook) logger(without ...string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		for _, key := range append(without, slog.TimeKey) {
-			if a.Key == key {
-				return slog.Attr{}
-			}
+		if slices.Contains(append(without, slog.TimeKey), a.Key) {
+			return slog.Attr{}
 		}
 		return a
 	}}))

@@ -4,6 +4,7 @@ package sharing
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -218,9 +219,7 @@ func TestValidateTable(t *testing.T) {
 	}
 	with := func(changes ...string) map[string]string {
 		weights := make(map[string]string)
-		for name, w := range blend {
-			weights[name] = w
-		}
+		maps.Copy(weights, blend)
 		for i := 0; i < len(changes); i += 2 {
 			weights[changes[i]] = changes[i+1]
 			if changes[i+1] == "" {

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+
+FROM golang:1.26 AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY cmd cmd
+COPY etc etc
+COPY pkg pkg
+ARG VERSION=unknown
+ARG REVISION=unknown
+# Nothing calls C yet, so the programs are static and need no base system.
+RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false \
+    -ldflags "-s -w -X github.com/prometheus/common/version.Version=${VERSION} -X github.com/prometheus/common/version.Revision=${REVISION}" \
+    -o /out/ ./cmd/gpumeter-exporter ./cmd/gpumeter
+
+FROM gcr.io/distroless/static-debian12:nonroot
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="gpumeter-exporter" \
+      org.opencontainers.image.description="The electricity meter of a GPU node: a drop-in replacement of dcgm-exporter that attributes every share of every GPU." \
+      org.opencontainers.image.source="https://github.com/gpumeter/gpumeter" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY LICENSE /licenses/LICENSE
+COPY --from=build /out/gpumeter-exporter /out/gpumeter /usr/bin/
+# Where dcgm-exporter has its counter files, so that its manifests go on working.
+COPY etc/*.csv /etc/dcgm-exporter/
+# The image runs as a user without rights (65532). The kubelet's PodResources
+# socket, /var/lib/kubelet/pod-resources/kubelet.sock, is open to root only: a
+# DaemonSet that maps GPUs to pods sets runAsUser: 0, one that only reads GPUs
+# need not.
+USER 65532:65532
+EXPOSE 9400
+ENTRYPOINT ["/usr/bin/gpumeter-exporter"]

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+
+# `make` alone lists the targets. Tools are built by `go install` in the versions
+# below when they are missing, into the user's cache, and are no part of go.mod.
+GOLANGCI_LINT_VERSION := v2.15.0
+PROMETHEUS_VERSION    := v0.316.0
+GOVULNCHECK_VERSION   := v1.9.0
+BENCHSTAT_VERSION     := v0.0.0-20260908200009-22c9c6c9d4da
+
+TOOLS         := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpumeter/tools
+GOLANGCI_LINT := $(TOOLS)/golangci-lint@$(GOLANGCI_LINT_VERSION)/golangci-lint
+PROMTOOL      := $(TOOLS)/promtool@$(PROMETHEUS_VERSION)/promtool
+GOVULNCHECK   := $(TOOLS)/govulncheck@$(GOVULNCHECK_VERSION)/govulncheck
+BENCHSTAT     := $(TOOLS)/benchstat@$(BENCHSTAT_VERSION)/benchstat
+
+VERSION  := $(or $(shell git describe --tags --always --dirty 2>/dev/null),unknown)
+REVISION := $(or $(shell git rev-parse --verify --quiet HEAD 2>/dev/null),unknown)
+BRANCH   := $(or $(shell git symbolic-ref --short --quiet HEAD 2>/dev/null),unknown)
+IMAGE    ?= gpumeter-exporter:$(VERSION)
+
+STAMP   := github.com/prometheus/common/version
+LDFLAGS := -X $(STAMP).Version=$(VERSION) -X $(STAMP).Revision=$(REVISION) -X $(STAMP).Branch=$(BRANCH)
+
+# The version is stamped by LDFLAGS; Go's own stamp fails in a tree that git
+# does not trust, such as a mounted one.
+GO := go
+BUILDFLAGS := -trimpath -buildvcs=false
+
+BENCH    ?= .
+COUNT    ?= 1
+FUZZTIME ?= 30s
+ADDRESS  ?= 127.0.0.1:9400
+ARGS     ?=
+
+# Test tools too heavy for go.mod live in modules of their own.
+TEST_MODULES := $(patsubst %/go.mod,%,$(wildcard tests/*/go.mod))
+
+# By file, so that they can speak when the rest of the tree does not compile.
+FLOORS := $(wildcard tests/floors_*test.go)
+
+export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: build
+build: ## compile every command into bin/
+	$(GO) build $(BUILDFLAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+.PHONY: test
+test: ## run all tests with the race detector, in random order
+	$(GO) test -race -shuffle=on ./...
+	@for dir in $(TEST_MODULES); do (cd $$dir && $(GO) test -shuffle=on ./...) || exit 1; done
+
+.PHONY: verify
+verify: verify-fmt verify-vet verify-lint verify-floors verify-generated verify-metrics verify-vuln ## run every check below, stop at the first that fails
+
+.PHONY: verify-fmt
+verify-fmt: ## check that gofmt would change nothing
+	@unformatted=$$(find . -name '*.go' -not -path './.git/*' -print0 | xargs -0 gofmt -s -l) || exit 1; \
+	if [ -n "$$unformatted" ]; then \
+		echo "not formatted, run gofmt -s -w on:"; echo "$$unformatted"; exit 1; \
+	fi
+
+.PHONY: verify-vet
+verify-vet: ## run go vet
+	$(GO) vet ./...
+
+.PHONY: verify-lint
+verify-lint: $(GOLANGCI_LINT) ## run golangci-lint with .golangci.yml
+	$(GOLANGCI_LINT) run ./...
+
+.PHONY: verify-floors
+verify-floors: ## check who imports what, and that nothing below cmd ends the process
+	$(GO) test -count=1 $(FLOORS)
+
+.PHONY: verify-generated
+verify-generated: ## check that generated files are what `make update` makes
+	tests/tools/verify-generated.sh
+
+.PHONY: verify-metrics
+verify-metrics: $(PROMTOOL) ## run promtool over our own families in the golden pages
+	tests/tools/verify-metrics.sh $(PROMTOOL)
+
+.PHONY: verify-vuln
+verify-vuln: $(GOVULNCHECK) ## look for known vulnerabilities in what is called
+	tests/tools/verify-vuln.sh $(GOVULNCHECK)
+
+.PHONY: update
+update: ## make generated and golden files anew
+	$(GO) generate ./...
+	tests/tools/update-golden.sh
+
+.PHONY: bench
+bench: ## run the benchmarks: BENCH=regexp COUNT=10
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./pkg/... ./tests
+	@echo "docs/performance.md says what the numbers mean and how they were taken."
+
+.PHONY: bench-compare
+bench-compare: $(BENCHSTAT) ## compare two outputs of bench: OLD=old.txt NEW=new.txt
+	$(BENCHSTAT) $(OLD) $(NEW)
+
+.PHONY: fuzz
+fuzz: ## run every fuzz test in turn, each for FUZZTIME=30s
+	FUZZTIME=$(FUZZTIME) tests/tools/fuzz.sh
+
+.PHONY: demo
+demo: ## serve a pretend node on ADDRESS=127.0.0.1:9400, further flags in ARGS
+	$(GO) run ./cmd/gpumeter demo --address $(ADDRESS) $(ARGS)
+
+.PHONY: e2e
+e2e: ## run the end-to-end tests, never from the cache
+	$(GO) test -race -count=1 ./tests/...
+	@for dir in $(TEST_MODULES); do (cd $$dir && $(GO) test -count=1 ./...) || exit 1; done
+
+.PHONY: image
+image: ## build the container image IMAGE with docker, podman or buildah
+	tests/tools/image.sh $(IMAGE) $(VERSION) $(REVISION)
+
+.PHONY: clean
+clean: ## remove what build made
+	rm -rf bin
+
+INSTALL = CGO_ENABLED=0 GOFLAGS=-buildvcs=false GOBIN=$(@D) $(GO) install
+
+$(GOLANGCI_LINT):
+	$(INSTALL) github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+
+$(PROMTOOL):
+	$(INSTALL) github.com/prometheus/prometheus/cmd/promtool@$(PROMETHEUS_VERSION)
+
+$(GOVULNCHECK):
+	$(INSTALL) golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
+
+$(BENCHSTAT):
+	$(INSTALL) golang.org/x/perf/cmd/benchstat@$(BENCHSTAT_VERSION)

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tests
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/gpumeter/gpumeter/etc"
+	"github.com/gpumeter/gpumeter/pkg/exporter"
+	"github.com/gpumeter/gpumeter/pkg/meter"
+	"github.com/gpumeter/gpumeter/pkg/sharing"
+	"github.com/gpumeter/gpumeter/pkg/sim"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// station is a shipped scenario with a meter and an exporter on it, in virtual time.
+type station struct {
+	node     *sim.Node
+	meter    *meter.Meter
+	exporter *exporter.Exporter
+}
+
+// page is what the exporter serves now, in the text format.
+func (s station) page() []byte {
+	w := httptest.NewRecorder()
+	s.exporter.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return w.Body.Bytes()
+}
+
+// playing runs story on a station whose clock is virtual, ticking each interval.
+func playing(t *testing.T, scenario string, interval time.Duration, cfg exporter.Config, story func(t *testing.T, s station)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		sc, err := sim.Open(scenario)
+		if err != nil {
+			t.Fatal(err)
+		}
+		node, err := sim.NewNode(sc, sim.Options{Start: time.Now()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := etc.ReadFile("default-counters.csv")
+		if err != nil {
+			t.Fatal(err)
+		}
+		counters, problems := exporter.ParseCounters("default-counters.csv", data)
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		policy, err := sharing.ParsePolicy("blend")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := meter.New(meter.Config{Telemetry: node, Allocations: node, Fields: counters.Fields(), Policy: policy, Interval: interval})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Hostname = sc.Node
+		cfg.Build = exporter.BuildInfo{Version: "golden", Revision: "golden", GoVersion: "golden"}
+		e, err := exporter.New(m, counters, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- m.Run(ctx) }()
+		synctest.Wait()
+		story(t, station{node, m, e})
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// pass lets virtual time go by and everything due in it happen.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	file := filepath.Join("testdata", "golden", name)
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v; run make update", err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s is not what is served now; run make update and look at the difference\n%s", file,
+			cmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")))
+	}
+}
+
+// TestGoldenPages holds the whole page of each shipped scenario at one instant of its story.
+func TestGoldenPages(t *testing.T) {
+	at := map[string]time.Duration{
+		"default":   5 * time.Minute,
+		"bad-day":   7*time.Minute + 30*time.Second,
+		"otherwise": 2 * time.Minute,
+	}
+	for _, name := range sim.Shipped() {
+		t.Run(name, func(t *testing.T) {
+			instant, ok := at[name]
+			if !ok {
+				instant = at["otherwise"]
+			}
+			playing(t, name, 30*time.Second, exporter.Config{}, func(t *testing.T, s station) {
+				pass(instant)
+				golden(t, name+".prom", s.page())
+			})
+		})
+	}
+	t.Run("h100x8-timeslice4 with virtual GPUs", func(t *testing.T) {
+		playing(t, "h100x8-timeslice4", 30*time.Second, exporter.Config{VirtualGPUs: true}, func(t *testing.T, s station) {
+			pass(2 * time.Minute)
+			golden(t, "h100x8-timeslice4-virtual-gpus.prom", s.page())
+		})
+	})
+}
+
+// TestEveryPageOfEveryStoryAddsUp plays each scenario for half an hour and reads every page on the way: it is
+// valid, and the parts of each GPU on it add up to one.
+func TestEveryPageOfEveryStoryAddsUp(t *testing.T) {
+	for _, name := range sim.Shipped() {
+		t.Run(name, func(t *testing.T) {
+			playing(t, name, 10*time.Second, exporter.Config{}, func(t *testing.T, s station) {
+				for range 180 {
+					page := parsePage(t, s.page())
+					if err := addsUp(page, 8); err != nil {
+						t.Fatalf("%v into the story: %v", s.node.Elapsed(), err)
+					}
+					pass(10 * time.Second)
+				}
+			})
+		})
+	}
+}
+
+// addsUp checks that the shares and the rest of each card on a page are one.
+func addsUp(page map[string]*dto.MetricFamily, cards int) error {
+	sum := map[string]float64{}
+	for _, family := range []string{"gpumeter_allocation_share", "gpumeter_unallocated_share"} {
+		for _, m := range page[family].GetMetric() {
+			sum[labelsOf(m)["UUID"]] += valueOf(m)
+		}
+	}
+	if len(sum) != cards {
+		return fmt.Errorf("shares of %d cards, want %d", len(sum), cards)
+	}
+	for card, v := range sum {
+		if math.Abs(v-1) > 1e-12 {
+			return fmt.Errorf("the parts of %s add up to %v", card, v)
+		}
+	}
+	return nil
+}
+
+// TestAttributionMatchesTheNodesTruth holds the exporter's shares against what the node itself knows.
+func TestAttributionMatchesTheNodesTruth(t *testing.T) {
+	for _, name := range sim.Shipped() {
+		t.Run(name, func(t *testing.T) {
+			playing(t, name, 15*time.Second, exporter.Config{}, func(t *testing.T, s station) {
+				start := s.node.Now().Add(-s.node.Elapsed())
+				for range 80 {
+					snap := s.meter.Latest()
+					charged, listed := map[string]int{}, map[string]int{}
+					for _, sh := range snap.Division.Shares {
+						charged[sh.Holder.Namespace+"/"+sh.Holder.Pod] += sh.Seats
+					}
+					for _, u := range snap.Division.Unallocated {
+						if u.Holder.Pod != "" {
+							charged[u.Holder.Namespace+"/"+u.Holder.Pod] = -1
+						}
+					}
+					for _, a := range s.node.Truth(snap.Listing.Time.Sub(start)) {
+						listed[a.Holder.Namespace+"/"+a.Holder.Pod]++
+					}
+					for pod, n := range charged {
+						if n < 0 {
+							delete(listed, pod)
+							delete(charged, pod)
+						}
+					}
+					if d := cmp.Diff(listed, charged); d != "" {
+						t.Fatalf("%v into the story, seats held (-truth +charged):\n%s", s.node.Elapsed(), d)
+					}
+					pass(15 * time.Second)
+				}
+			})
+		})
+	}
+}

@@ -11,8 +11,9 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/prometheus/common/version"
 	"github.com/urfave/cli/v3"
+
+	"github.com/gpumeter/gpumeter/cmd/gpumeter-exporter/app"
 )
 
 func main() { os.Exit(run()) }
@@ -31,7 +32,7 @@ func command(stdout, stderr io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:                  "gpumeter",
 		Usage:                 "the electricity meter of a GPU node",
-		Version:               version.Info(),
+		Version:               app.Version(),
 		EnableShellCompletion: true,
 		Writer:                stdout,
 		ErrWriter:             stderr,

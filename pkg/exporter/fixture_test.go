@@ -261,7 +261,8 @@ func mixedNode() *meter.Snapshot {
 			{Card: divided.UUID, Device: free.UUID, Cause: sharing.CauseFree, Part: sharing.NewFraction(15, 112)},
 			{Card: divided.UUID, Cause: sharing.CauseFree, Part: sharing.NewFraction(15, 112)},
 			{Card: divided.UUID, Cause: sharing.CauseStranded, Part: sharing.NewFraction(15, 112)},
-			{Card: lost.UUID, Cause: sharing.CauseUnhealthy, Part: one},
+			{Card: lost.UUID, Device: lost.UUID, Cause: sharing.CauseUnhealthy, Holder: holder("team-c", "sweep"), Part: half},
+			{Card: lost.UUID, Cause: sharing.CauseUnhealthy, Part: half},
 		},
 		Conflicts: []sharing.Conflict{{Card: exclusive.UUID, Device: exclusive.UUID, Kind: "exclusive"}},
 		Unmatched: []sharing.Unmatched{

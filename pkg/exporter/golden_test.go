@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/common/model"
 	"google.golang.org/protobuf/encoding/protodelim"
 	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/gpumeter/gpumeter/pkg/gpu"
 )
 
 func TestGoldenPages(t *testing.T) {
@@ -116,14 +118,18 @@ func TestOwnFamiliesPassPrometheusLint(t *testing.T) {
 }
 
 func TestOpenMetricsKeepsNames(t *testing.T) {
-	rows := rowsOf(t, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION, counter, energy\n")
+	energy := Counter{Name: "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", Field: gpu.Field{ID: fieldEnergy, Scope: gpu.ScopeGPU}, Type: TypeCounter, Help: "energy"}
+	gauge, counter := energy, energy
+	gauge.Name, gauge.Type, counter.Name = "x", TypeGauge, "x_total"
+	rows := &Counters{rows: []Counter{energy, gauge, counter}}
 	page := writtenPage(t, exporterOf(t, mixedNode(), rows, Config{}), FormatOpenMetrics)
 	for _, want := range []string{
 		"# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION unknown\nDCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{",
 		"# TYPE gpumeter_ticks counter\ngpumeter_ticks_total 7\n",
 		// Its name without _total is another family's.
-		"# TYPE gpumeter_unattributed_allocations_total unknown\ngpumeter_unattributed_allocations_total{",
-		"# TYPE gpumeter_unattributed_allocations gauge\n",
+		"# TYPE x_total unknown\nx_total{",
+		"# TYPE x gauge\n",
+		"# TYPE gpumeter_unattributed counter\ngpumeter_unattributed_total{",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("page lacks %q", want)

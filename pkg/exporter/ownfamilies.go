@@ -30,6 +30,7 @@ func addOwn(b *builder, cfg *Config, st *settings, s *meter.Snapshot, n *node, a
 	f.addDeviceInfo()
 	f.addAllocationShares()
 	f.addUnallocatedShares()
+	f.addUnchargedShares()
 	f.addUnattributed()
 	f.addConflicts()
 	f.addFaults()
@@ -70,63 +71,6 @@ func (f *ownFamilies) addDeviceInfo() {
 	}
 }
 
-// addAllocationShares sums shares that have equal labels before they become floats:
-// one third thrice is one.
-func (f *ownFamilies) addAllocationShares() {
-	f.begin("gpumeter_allocation_share", "Part of the physical GPU that a container holds, 0 to 1.", kindGauge)
-	shares := f.snapshot.Division.Shares
-	order := make([]labelID, 0, len(shares))
-	sums := make(map[labelID]sharing.Fraction, len(shares))
-	set := make([]label, 0, 16)
-	for i := range shares {
-		id := f.labels.intern(f.shareLabels(set, &shares[i]))
-		sum, again := sums[id]
-		if !again {
-			order = append(order, id)
-		}
-		sums[id] = sum.Add(shares[i].Part)
-	}
-	for _, id := range order {
-		f.number(id, sums[id].Float64())
-	}
-}
-
-func (f *ownFamilies) shareLabels(set []label, s *sharing.Share) []label {
-	if d, ok := f.node.devices[s.Device]; ok {
-		set = f.node.hardware(set, d)
-	} else {
-		set = append(set, label{"UUID", string(s.Card)})
-	}
-	set = append(set,
-		label{"resource", s.Resource},
-		label{"mode", string(s.Mode)},
-		label{"namespace", s.Holder.Namespace},
-		label{"pod", s.Holder.Pod},
-		label{"container", s.Holder.Container})
-	if f.cfg.PodUID {
-		set = append(set, label{"pod_uid", s.Holder.PodUID})
-	}
-	return set
-}
-
-func (f *ownFamilies) addUnallocatedShares() {
-	type part struct {
-		card  gpu.UUID
-		cause sharing.Cause
-	}
-	sums := make(map[part]sharing.Fraction)
-	for _, u := range f.snapshot.Division.Unallocated {
-		p := part{u.Card, u.Cause}
-		sums[p] = sums[p].Add(u.Part)
-	}
-	f.begin("gpumeter_unallocated_share", "Part of the physical GPU that no container is charged for, 0 to 1, by reason.", kindGauge)
-	for _, card := range f.node.cards {
-		for _, cause := range sharing.Causes() {
-			f.number(f.set("UUID", string(card.UUID), "reason", string(cause)), sums[part{card.UUID, cause}].Float64())
-		}
-	}
-}
-
 func (f *ownFamilies) addUnattributed() {
 	now := make(map[[2]string]int64)
 	for _, u := range f.snapshot.Division.Unmatched {
@@ -136,7 +80,7 @@ func (f *ownFamilies) addUnattributed() {
 	for _, key := range slices.SortedFunc(maps.Keys(now), comparePairs) {
 		f.count(f.set("reason", key[0], "resource", key[1]), now[key])
 	}
-	f.byWord("gpumeter_unattributed_allocations_total", "Device ids that could not be tied to a device of this node, each counted when it appeared.",
+	f.byWord("gpumeter_unattributed_total", "Device ids that could not be tied to a device of this node, each counted when it appeared.",
 		"reason", f.snapshot.Totals.NotCharged,
 		sharing.ReasonMalformedID, sharing.ReasonMalformedReplica, sharing.ReasonNumberTooLarge,
 		sharing.ReasonUnknownDevice, sharing.ReasonAmbiguousDevice, sharing.ReasonNoGPUInstance,

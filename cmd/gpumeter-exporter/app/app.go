@@ -3,6 +3,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,9 @@ import (
 	"github.com/gpumeter/gpumeter/pkg/meter"
 	"github.com/gpumeter/gpumeter/pkg/sim"
 )
+
+// Version is what was stamped into the program by `make build`.
+func Version() string { return cmp.Or(version.Version, "devel") }
 
 // App is one exporter, ready to run. Nothing is listening, dialled or sampled
 // before Run.
@@ -103,7 +107,7 @@ func (a *App) wire() error {
 	a.exporter, err = exporter.New(a.meter, a.counters.current, exporter.Config{
 		Hostname: host, HostnameLabel: a.cfg.HostnameLabel, OldNamespace: a.cfg.UseOldNamespace,
 		VirtualGPUs: a.cfg.VirtualGPUs, PodUID: a.cfg.EnablePodUID, ReplaceBlanksInModelName: a.cfg.ReplaceBlanks,
-		Build: exporter.BuildInfo{Version: version.Version, Revision: version.GetRevision(), GoVersion: runtime.Version()},
+		Build: exporter.BuildInfo{Version: Version(), Revision: version.GetRevision(), GoVersion: runtime.Version()},
 		Links: links,
 	})
 	if err != nil {

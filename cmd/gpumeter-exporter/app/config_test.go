@@ -63,6 +63,9 @@ func TestFlagsAndEnvironmentOfDcgmExporter(t *testing.T) {
 		{"resource names are a list", map[string]string{"NVIDIA_RESOURCE_NAMES": "a.com/gpu,b.com/gpu"}, nil, func(c *Config) {
 			c.ResourceNames = []string{"a.com/gpu", "b.com/gpu"}
 		}},
+		{"an empty variable is none", map[string]string{
+			"DCGM_EXPORTER_INTERVAL": "", "DCGM_EXPORTER_KUBERNETES": "", "DCGM_EXPORTER_COLLECTORS": "", "NVIDIA_RESOURCE_NAMES": "",
+		}, nil, func(*Config) {}},
 		{"virtual GPUs by their odd variable", map[string]string{"KUBERNETES_VIRTUAL_GPUS": "true"}, nil, func(c *Config) { c.VirtualGPUs = true }},
 		{"not yet", map[string]string{"KUBERNETES_ENABLE_DRA": "true"}, []string{"-d", "g:0,1", "-x", "300000"}, func(c *Config) {
 			c.NotYet = []string{"--devices=g:0,1", "--kubernetes-enable-dra=true"}

@@ -5,12 +5,10 @@ package app
 import (
 	"context"
 	"fmt"
+	"github.com/urfave/cli/v3"
 	"io"
 	"strings"
 	"time"
-
-	"github.com/prometheus/common/version"
-	"github.com/urfave/cli/v3"
 )
 
 // Command is the exporter's command line; its action is run with what was asked for. It is
@@ -22,7 +20,7 @@ func Command(stdout, stderr io.Writer, run func(context.Context, Config) error) 
 	return &cli.Command{
 		Name:                  "gpumeter-exporter",
 		Usage:                 "the electricity meter of a GPU node: who holds how much of which GPU, and what it does",
-		Version:               version.Info(),
+		Version:               Version(),
 		Flags:                 append(flags, later...),
 		HideHelpCommand:       true,
 		EnableShellCompletion: true,
@@ -53,24 +51,48 @@ func Defaults() Config {
 	}
 }
 
+// fromEnv reads environment variables of which an empty one is as good as none, since
+// charts and unit files set them to nothing to mean the default.
+func fromEnv(names ...string) cli.ValueSourceChain {
+	sources := make([]cli.ValueSource, len(names))
+	for i, name := range names {
+		sources[i] = setVar{cli.EnvVar(name), name}
+	}
+	return cli.NewValueSourceChain(sources...)
+}
+
+// setVar shows in --help as the variable that it is.
+type setVar struct {
+	cli.ValueSource
+	name string
+}
+
+func (v setVar) IsFromEnv() bool { return true }
+func (v setVar) Key() string     { return v.name }
+
+func (v setVar) Lookup() (string, bool) {
+	text, ok := v.ValueSource.Lookup()
+	return text, ok && text != ""
+}
+
 func str(p *string, value, usage, name string, env ...string) *cli.StringFlag {
 	n, aliases := split(name)
-	return &cli.StringFlag{Name: n, Aliases: aliases, Value: value, Usage: usage, Sources: cli.EnvVars(env...), Destination: p}
+	return &cli.StringFlag{Name: n, Aliases: aliases, Value: value, Usage: usage, Sources: fromEnv(env...), Destination: p}
 }
 
 func flag(p *bool, usage, name string, env ...string) *cli.BoolFlag {
 	n, aliases := split(name)
-	return &cli.BoolFlag{Name: n, Aliases: aliases, Usage: usage, Sources: cli.EnvVars(env...), Destination: p}
+	return &cli.BoolFlag{Name: n, Aliases: aliases, Usage: usage, Sources: fromEnv(env...), Destination: p}
 }
 
 func list(p *[]string, usage, name string, env ...string) *cli.StringSliceFlag {
 	n, aliases := split(name)
-	return &cli.StringSliceFlag{Name: n, Aliases: aliases, Usage: usage, Sources: cli.EnvVars(env...), Destination: p}
+	return &cli.StringSliceFlag{Name: n, Aliases: aliases, Usage: usage, Sources: fromEnv(env...), Destination: p}
 }
 
 func span(p *time.Duration, value time.Duration, usage, name string, env ...string) *cli.DurationFlag {
 	n, aliases := split(name)
-	return &cli.DurationFlag{Name: n, Aliases: aliases, Value: value, Usage: usage, Sources: cli.EnvVars(env...), Destination: p}
+	return &cli.DurationFlag{Name: n, Aliases: aliases, Value: value, Usage: usage, Sources: fromEnv(env...), Destination: p}
 }
 
 // split parts "collectors,f" into a name and its aliases.
@@ -111,8 +133,8 @@ func (c *Config) ownFlags() []cli.Flag {
 	return []cli.Flag{
 		str(&c.Source, d.Source, "where GPUs are read: auto or sim", "source", "GPUMETER_SOURCE"),
 		str(&c.Scenario, d.Scenario, "with --source=sim: a shipped scenario's name or a `FILE`", "scenario", "GPUMETER_SCENARIO"),
-		&cli.FloatFlag{Name: "speed", Value: d.Speed, Usage: "with --source=sim: simulated seconds per second", Sources: cli.EnvVars("GPUMETER_SPEED"), Destination: &c.Speed},
-		&cli.Uint64Flag{Name: "seed", Usage: "with --source=sim: instead of the scenario's own seed", Sources: cli.EnvVars("GPUMETER_SEED"), Destination: &c.Seed},
+		&cli.FloatFlag{Name: "speed", Value: d.Speed, Usage: "with --source=sim: simulated seconds per second", Sources: fromEnv("GPUMETER_SPEED"), Destination: &c.Speed},
+		&cli.Uint64Flag{Name: "seed", Usage: "with --source=sim: instead of the scenario's own seed", Sources: fromEnv("GPUMETER_SEED"), Destination: &c.Seed},
 		list(&c.ResourcePattern, "further resources that are GPUs, * matches anything, such as 'example.com/gpu-*'", "resource-pattern", "GPUMETER_RESOURCE_PATTERN"),
 		str(&c.MIGPolicy, d.MIGPolicy, "how MIG devices are weighed: blend, compute, memory, sm or table", "mig-policy", "GPUMETER_MIG_POLICY"),
 		list(&c.MIGWeights, "with --mig-policy=table: `PROFILE=FRACTION`, such as 1g.10gb=1/8", "mig-weight", "GPUMETER_MIG_WEIGHT"),
@@ -131,14 +153,14 @@ func notYetFlags() []cli.Flag {
 		n, aliases := split(name)
 		flags = append(flags, &cli.StringFlag{
 			Name: n, Aliases: aliases, Value: value, Usage: "dcgm-exporter's; no effect yet",
-			Sources: cli.EnvVars(env), Category: "accepted, without effect yet",
+			Sources: fromEnv(env), Category: "accepted, without effect yet",
 		})
 	}
 	boolean := func(name, env string, value bool) {
 		n, aliases := split(name)
 		flags = append(flags, &cli.BoolFlag{
 			Name: n, Aliases: aliases, Value: value, Usage: "dcgm-exporter's; no effect yet",
-			Sources: cli.EnvVars(env), Category: "accepted, without effect yet",
+			Sources: fromEnv(env), Category: "accepted, without effect yet",
 		})
 	}
 	hidden("devices,d", "DCGM_EXPORTER_DEVICES_STR", "f")

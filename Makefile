@@ -99,6 +99,10 @@ bench: ## run the benchmarks: BENCH=regexp COUNT=10
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./pkg/... ./tests
 	@echo "docs/performance.md says what the numbers mean and how they were taken."
 
+.PHONY: bench-plot
+bench-plot: ## draw docs/performance.svg from an output of bench: NEW=new.txt
+	$(GO) -C tests/plots run . $(CURDIR)/docs/performance.svg < $(NEW)
+
 .PHONY: bench-compare
 bench-compare: $(BENCHSTAT) ## compare two outputs of bench: OLD=old.txt NEW=new.txt
 	$(BENCHSTAT) $(OLD) $(NEW)

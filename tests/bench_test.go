@@ -5,9 +5,14 @@ package tests
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -111,18 +116,22 @@ func breathe(b *testing.B) {
 	b.StartTimer()
 }
 
-func shapes() map[string]string {
-	return map[string]string{
-		"gpus=8/replicas=4":       crowded(8, false),
-		"gpus=8/mig=7/replicas=4": crowded(8, true),
+// shape is a node to measure on.
+type shape struct{ name, scenario string }
+
+func shapes() []shape {
+	var out []shape
+	for _, n := range []int{1, 2, 4, 8, 16} {
+		out = append(out, shape{fmt.Sprintf("gpus=%d/replicas=4", n), crowded(n, false)})
 	}
+	return append(out, shape{"gpus=8/mig=7/replicas=4", crowded(8, true)})
 }
 
 // BenchmarkTick is a whole tick: read the simulated GPUs, list over the real gRPC socket, attribute, publish.
 func BenchmarkTick(b *testing.B) {
-	for name, scenario := range shapes() {
-		b.Run(name, func(b *testing.B) {
-			s := newBench(b, scenario)
+	for _, sh := range shapes() {
+		b.Run(sh.name, func(b *testing.B) {
+			s := newBench(b, sh.scenario)
 			b.ReportAllocs()
 			for b.Loop() {
 				breathe(b)
@@ -134,16 +143,16 @@ func BenchmarkTick(b *testing.B) {
 
 // BenchmarkSources is what a tick waits for: the two sources alone.
 func BenchmarkSources(b *testing.B) {
-	for name, scenario := range shapes() {
-		s := newBench(b, scenario)
-		b.Run(name+"/read", func(b *testing.B) {
+	for _, sh := range shapes() {
+		s := newBench(b, sh.scenario)
+		b.Run(sh.name+"/read", func(b *testing.B) {
 			for b.Loop() {
 				if _, err := s.node.Read(b.Context(), s.fields); err != nil {
 					b.Fatal(err)
 				}
 			}
 		})
-		b.Run(name+"/list", func(b *testing.B) {
+		b.Run(sh.name+"/list", func(b *testing.B) {
 			for b.Loop() {
 				breathe(b)
 				if _, err := s.kubelet.List(b.Context()); err != nil {
@@ -152,4 +161,77 @@ func BenchmarkSources(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkScrapeHTTP is a scrape as Prometheus does it, over a kept connection on the loopback, and beside it the same
+// bytes served from memory by the same kind of server. cpu-µs/op is of the whole process: server, client and kernel's share.
+func BenchmarkScrapeHTTP(b *testing.B) {
+	for _, copies := range []bool{false, true} {
+		s := newBench(b, crowded(8, false))
+		data, err := etc.ReadFile("default-counters.csv")
+		if err != nil {
+			b.Fatal(err)
+		}
+		counters, _ := exporter.ParseCounters("default-counters.csv", data)
+		e, err := exporter.New(s.meter, counters, exporter.Config{Hostname: "bench", VirtualGPUs: copies})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, encoding := range []string{"identity", "gzip"} {
+			req := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
+			req.Header.Set("Accept-Encoding", encoding)
+			w := httptest.NewRecorder()
+			e.Handler().ServeHTTP(w, req)
+			page := w.Body.Bytes()
+			bytesOnly := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", strconv.Itoa(len(page)))
+				_, _ = w.Write(page)
+			})
+			for name, h := range map[string]http.Handler{"exporter": e.Handler(), "bytes": bytesOnly} {
+				b.Run(fmt.Sprintf("copies=%v/%s/%s", copies, encoding, name), func(b *testing.B) { overHTTP(b, h, encoding) })
+			}
+		}
+	}
+}
+
+func overHTTP(b *testing.B, h http.Handler, encoding string) {
+	server := httptest.NewServer(h)
+	defer server.Close()
+	client := server.Client()
+	size := 0
+	get := func() {
+		req, err := http.NewRequest(http.MethodGet, server.URL+"/metrics", http.NoBody)
+		if err != nil {
+			b.Fatal(err)
+		}
+		req.Header.Set("Accept-Encoding", encoding)
+		resp, err := client.Do(req)
+		if err != nil {
+			b.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, resp.Body)
+		if err != nil {
+			b.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		size = int(n)
+	}
+	get()
+	before, ops := cpuTime(b), 0
+	for b.Loop() {
+		get()
+		ops++
+	}
+	b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(ops), "cpu-µs/op")
+	b.ReportMetric(float64(size), "bytes")
+}
+
+// cpuTime is what this process has used so far, in user and kernel mode.
+func cpuTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs every fuzz test of the module in turn, each for FUZZTIME. The go command
+# Runs every fuzz test of every module in turn, each for FUZZTIME. The go command
 # fuzzes one function of one package at a time.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -10,7 +10,7 @@ found=0
 while IFS=: read -r file function; do
 	found=1
 	echo "== $(dirname "$file") $function"
-	go test -run '^$' -fuzz "^$function\$" -fuzztime "${FUZZTIME:-30s}" "./$(dirname "$file")"
+	(cd "$(dirname "$file")" && go test -run '^$' -fuzz "^$function\$" -fuzztime "${FUZZTIME:-30s}" -fuzzminimizetime 10x .)
 done < <(grep -roE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' cmd etc pkg tests | sed 's/:func /:/' | sort)
 
 if [ "$found" -eq 0 ]; then

@@ -13,7 +13,8 @@ if [ ${#packages[@]} -eq 0 ]; then
 	echo "update-golden: no package declares an -update flag"
 	exit 0
 fi
-said=$(go test -count=1 -run Golden "${packages[@]/#/./}" -update 2>&1) || { printf '%s\n' "$said" >&2; exit 1; }
+# One after the other: docs/metrics.md is made from the pages that come before it.
+said=$(go test -p 1 -count=1 -run Golden "${packages[@]/#/./}" -update 2>&1) || { printf '%s\n' "$said" >&2; exit 1; }
 printf '%s\n' "$said"
 if grep -q 'no tests to run' <<<"$said"; then
 	echo "update-golden: a package above declares -update, but has no test named *Golden*: its files were not written" >&2

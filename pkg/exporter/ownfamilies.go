@@ -28,6 +28,7 @@ func addOwn(b *builder, cfg *Config, st *settings, s *meter.Snapshot, n *node, a
 	f := &ownFamilies{builder: b, cfg: cfg, settings: st, snapshot: s, node: n}
 	f.addBuild()
 	f.addDeviceInfo()
+	f.addWeights()
 	f.addAllocationShares()
 	f.addUnallocatedShares()
 	f.addUnchargedShares()

@@ -72,6 +72,19 @@ func (f *ownFamilies) addUnallocatedShares() {
 	}
 }
 
+// addWeights says what a share of a device is a share of: dividing by it gives the part of
+// the device, which is what the device's own series are multiplied with.
+func (f *ownFamilies) addWeights() {
+	f.begin("gpumeter_device_weight", "Part of the physical GPU that the device counts as, 0 to 1: 1 for a whole GPU, less for a MIG device.", kindGauge)
+	set := make([]label, 0, 16)
+	for i := range f.snapshot.Reading.Devices {
+		d := &f.snapshot.Reading.Devices[i]
+		if w, known := f.snapshot.Weights[d.UUID]; known {
+			f.number(f.labels.intern(f.node.hardware(set, d)), w.Float64())
+		}
+	}
+}
+
 // addUnchargedShares names who holds what is booked to a reason: whose job a broken GPU hurts.
 func (f *ownFamilies) addUnchargedShares() {
 	f.begin("gpumeter_uncharged_share",

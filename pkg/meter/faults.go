@@ -31,7 +31,8 @@ type openFault struct {
 	since, told time.Time
 	level       slog.Level
 	// over is when it healed, zero while it lasts; it is remembered until it may be told of again.
-	over   time.Time
+	over time.Time
+	// silent is set while it lasts and the log does not know.
 	silent bool
 }
 
@@ -46,19 +47,18 @@ func (l *faultLog) report(faults []Fault, now time.Time) {
 		id := faultID{f.Source, f.Subject, f.Kind}
 		here[id] = true
 		o := l.open[id]
-		if o != nil && o.over.IsZero() {
-			continue
+		if o == nil {
+			o = &openFault{since: now, silent: true}
+			l.open[id] = o
+		} else if !o.over.IsZero() {
+			o.since, o.over, o.silent = now, time.Time{}, true
 		}
-		next := &openFault{since: now, told: now, level: slog.LevelWarn}
-		if f.said {
-			next.level = slog.LevelDebug
-		}
-		if o != nil && now.Sub(o.told) < logPause {
-			next.told, next.silent = o.told, true
-		}
-		l.open[id] = next
-		if !next.silent {
-			l.log.Log(context.Background(), next.level, "fault", attrs(id, "error", f.Text)...)
+		if o.silent && now.Sub(o.told) >= logPause {
+			o.told, o.silent, o.level = now, false, slog.LevelWarn
+			if f.said {
+				o.level = slog.LevelDebug
+			}
+			l.log.Log(context.Background(), o.level, "fault", attrs(id, "error", f.Text)...)
 		}
 	}
 	for id, o := range l.open {

@@ -25,6 +25,10 @@ import (
 // meant as seconds and read as milliseconds.
 const MinInterval = 100 * time.Millisecond
 
+// listingPatience is the least time a call for a listing has: one that is cut off in
+// each tick before it can answer would never be heard.
+const listingPatience = 5 * time.Second
+
 // Telemetry reads the GPUs.
 //
 // Read returns every device of the node with the values of the given fields, which
@@ -37,7 +41,9 @@ type Telemetry interface {
 	Read(ctx context.Context, fields []gpu.FieldID) (gpu.Reading, error)
 }
 
-// Allocations lists who holds which devices. The contract of calls is Telemetry's.
+// Allocations lists who holds which devices. The contract of calls is Telemetry's, but
+// for their time: a listing comes whole or not at all, so ctx leaves it five seconds
+// even where ticks are closer, and one that misses its tick counts in a later one.
 type Allocations interface {
 	List(ctx context.Context) (sharing.Listing, error)
 }
@@ -54,7 +60,8 @@ type Config struct {
 	Policy sharing.Policy
 	// Interval between ticks, at least MinInterval.
 	Interval time.Duration
-	// Deadline bounds a source's call; 0 is three quarters of the interval, at most 10 s.
+	// Deadline bounds a tick's wait for its sources; 0 is three quarters of the interval,
+	// at most 10 s.
 	Deadline time.Duration
 	// ReadingMaxAge is how old values may get when telemetry fails; beyond it only
 	// the inventory is kept. 0 is two and a half intervals.
@@ -143,21 +150,24 @@ func (m *Meter) Watch() (*Snapshot, <-chan struct{}) {
 }
 
 // Run ticks until ctx ends, the first time at once, and then returns nil. Ticks stay on the
-// grid of the interval: one that comes late does not move the next. Run must be called once.
+// grid of the interval: one that comes late does not move the next. A call that does not
+// heed ctx is left behind. Run must be called once.
 func (m *Meter) Run(ctx context.Context) error {
-	planned := time.Now()
-	for {
+	moment := time.Now()
+	for planned := moment; ; {
 		m.tick(ctx, planned)
 		if ctx.Err() != nil {
 			return nil
 		}
-		// A tick that overran its interval skips the moments it missed.
-		missed := max(time.Since(planned)/m.cfg.Interval, 0)
-		planned = planned.Add((missed + 1) * m.cfg.Interval)
+		// After a tick that overran its interval, the next one skips the moments that
+		// were missed, and is late by as much.
+		planned = moment.Add(m.cfg.Interval)
+		missed := max(time.Since(moment)/m.cfg.Interval, 0)
+		moment = planned.Add(missed * m.cfg.Interval)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(time.Until(planned)):
+		case <-time.After(time.Until(moment)):
 		}
 	}
 }
@@ -174,7 +184,7 @@ func (m *Meter) tick(ctx context.Context, planned time.Time) {
 	// A source that heeds its context gets to say what it was waiting for.
 	calling := m.cfg.Deadline - m.cfg.Deadline/10
 	m.telemetry.start(ctx, calling)
-	m.allocations.start(ctx, calling)
+	m.allocations.start(ctx, max(calling, listingPatience))
 	m.telemetry.wait(waiting.Done())
 	m.allocations.wait(waiting.Done())
 	if ctx.Err() != nil {

@@ -3,11 +3,9 @@
 package meter
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"reflect"
 	"strings"
 	"sync"
@@ -173,6 +171,9 @@ func TestTickPublishesWhoHoldsWhat(t *testing.T) {
 		if len(s.Division.Shares) != 1 || s.Division.Shares[0].Card != "GPU-a" || !s.Division.Shares[0].Part.IsOne() {
 			t.Errorf("shares %+v, want all of GPU-a", s.Division.Shares)
 		}
+		if !s.Weights["GPU-a"].IsOne() || len(s.Weights) != 2 {
+			t.Errorf("weights %v, want one for each whole GPU", s.Weights)
+		}
 		if u := s.Division.Unallocated; len(u) != 1 || u[0].Card != "GPU-b" || u[0].Cause != sharing.CauseFree {
 			t.Errorf("unallocated %+v, want GPU-b free", u)
 		}
@@ -280,79 +281,6 @@ func TestTelemetryFailureKeepsTheInventoryAndDropsStaleValues(t *testing.T) {
 	})
 }
 
-func TestDeafSourceIsCalledOnceAndTheTickGoesOn(t *testing.T) {
-	m := newMachine()
-	turning(t, m, nil, func(t *testing.T, mt *Meter) {
-		m.set(func(m *machine) { m.slow, m.deaf, m.calls = 95*time.Second, true, 0 })
-		after(80 * time.Second)
-		s := mt.Latest()
-		if s.Seq != 8 {
-			t.Errorf("seq %d after 80 s of a hung driver, want 8: the loop must turn", s.Seq)
-		}
-		m.set(func(m *machine) {
-			if m.calls != 1 {
-				t.Errorf("%d calls into a hung driver, want 1", m.calls)
-			}
-			m.slow = 0
-		})
-		f, ok := faultOf(s, SourceTelemetry)
-		if !ok || f.Kind != "timeout" || s.Sources[0].Outstanding < 60*time.Second {
-			t.Errorf("fault %+v, outstanding %v", f, s.Sources[0].Outstanding)
-		}
-		if s.Sources[1].Up != true {
-			t.Error("the other source suffers")
-		}
-		after(40 * time.Second)
-		if s = mt.Latest(); len(s.Faults) != 0 || len(s.Reading.Samples) != 2 {
-			t.Errorf("after the driver came back: faults %v, samples %d", s.Faults, len(s.Reading.Samples))
-		}
-	})
-}
-
-func TestSourceSlowerThanItsDeadlineIsStillHeard(t *testing.T) {
-	m := newMachine()
-	m.slow, m.deaf = 9*time.Second, true
-	turning(t, m, nil, func(t *testing.T, mt *Meter) {
-		after(15 * time.Second)
-		if s := mt.Latest(); !s.Sources[0].Up || len(s.Reading.Samples) != 2 {
-			t.Errorf("up %v samples %d: an answer after 9 s must count in the tick at 10 s", s.Sources[0].Up, len(s.Reading.Samples))
-		}
-	})
-}
-
-func TestSlowSourceReportsItsOwnReason(t *testing.T) {
-	m := newMachine()
-	m.listSlow = time.Minute
-	turning(t, m, nil, func(t *testing.T, mt *Meter) {
-		after(9 * time.Second)
-		f, ok := faultOf(mt.Latest(), SourceAllocations)
-		if !ok || f.Kind != "timeout" || !strings.Contains(f.Text, "list pods") {
-			t.Errorf("fault %+v, want the source's own words", f)
-		}
-	})
-}
-
-func TestOneBadSampleCostsOneSample(t *testing.T) {
-	m := newMachine()
-	m.reading.Samples[1].Values = nil
-	m.reading.Devices = append(m.reading.Devices, gpu.Device{UUID: "GPU-a", Index: 7}, gpu.Device{UUID: "MIG-x", Parent: "GPU-z"}, gpu.Device{})
-	turning(t, m, nil, func(t *testing.T, mt *Meter) {
-		s := mt.Latest()
-		if len(s.Reading.Samples) != 1 || s.Reading.Samples[0].Entity.GPU != "GPU-a" {
-			t.Errorf("samples %+v, want GPU-a's alone", s.Reading.Samples)
-		}
-		if len(s.Reading.Devices) != 2 {
-			t.Errorf("devices %+v, want the two sound ones", s.Reading.Devices)
-		}
-		if got := s.Totals.Faults[FaultKey{SourceTelemetry, "malformed"}]; got != 4 {
-			t.Errorf("%d malformed, want 4: %v", got, s.Faults)
-		}
-	})
-	if len(m.reading.Samples) != 2 || len(m.reading.Devices) != 5 {
-		t.Error("the source's own answer was written to")
-	}
-}
-
 func TestLostGPUIsAFaultWithItsName(t *testing.T) {
 	m := newMachine()
 	m.reading.Devices[1].Lost = true
@@ -382,45 +310,6 @@ func TestWantTakesEffectWithTheNextTick(t *testing.T) {
 	})
 }
 
-func TestAllocationKeepsTheMomentItWasFirstSeen(t *testing.T) {
-	m := newMachine()
-	turning(t, m, nil, func(t *testing.T, mt *Meter) {
-		first := mt.Latest().Listing.Allocations[0].Since
-		m.set(func(m *machine) {
-			l := m.listing
-			l.Allocations = append([]sharing.Allocation{{Holder: sharing.Holder{Namespace: "ml", Pod: "late", Container: "main"}, Resource: "nvidia.com/gpu", DeviceID: "GPU-b"}}, l.Allocations...)
-			m.listing = l
-		})
-		after(10 * time.Second)
-		a := mt.Latest().Listing.Allocations
-		if !a[1].Since.Equal(first) || a[0].Since.Sub(first) != 10*time.Second {
-			t.Errorf("since %v and %v, want %v and ten seconds later", a[1].Since, a[0].Since, first)
-		}
-	})
-}
-
-func TestConflictsAndStrangersAreCountedOnceEach(t *testing.T) {
-	m := newMachine()
-	h := func(pod, id string) sharing.Allocation {
-		return sharing.Allocation{Holder: sharing.Holder{Namespace: "ml", Pod: pod, Container: "main"}, Resource: "nvidia.com/gpu", DeviceID: id}
-	}
-	m.listing.Allocations = append(m.listing.Allocations, h("other", "GPU-a"), h("x", "what is this"), h("y", "GPU-nowhere"))
-	turning(t, m, nil, func(t *testing.T, mt *Meter) {
-		after(time.Minute)
-		s := mt.Latest()
-		if got := s.Totals.Conflicts["exclusive"]; got != 1 {
-			t.Errorf("conflicts %v, want one", s.Totals.Conflicts)
-		}
-		var n uint64
-		for _, v := range s.Totals.NotCharged {
-			n += v
-		}
-		if n != 2 || len(s.Totals.NotCharged) != 2 {
-			t.Errorf("not charged %v, want two of different reasons", s.Totals.NotCharged)
-		}
-	})
-}
-
 func TestWithoutAllocationsNobodyIsFree(t *testing.T) {
 	m := newMachine()
 	turning(t, m, func(c *Config) { c.Allocations = nil }, func(t *testing.T, mt *Meter) {
@@ -429,56 +318,6 @@ func TestWithoutAllocationsNobodyIsFree(t *testing.T) {
 			t.Errorf("observed %v sources %d unallocated %+v", s.Observed, len(s.Sources), s.Division.Unallocated)
 		}
 	})
-}
-
-func TestLogHasALinePerChangeAndNonePerTick(t *testing.T) {
-	m := newMachine()
-	var buf bytes.Buffer
-	log := slog.New(slog.NewTextHandler(&buf, nil))
-	turning(t, m, func(c *Config) { c.Log = log }, func(t *testing.T, mt *Meter) {
-		after(time.Minute)
-		m.set(func(m *machine) { m.listErr = errors.New("gone") })
-		after(time.Minute)
-		m.set(func(m *machine) { m.listErr = nil })
-		after(time.Minute)
-	})
-	if n := strings.Count(buf.String(), "\n"); n != 2 || !strings.Contains(buf.String(), "lasted=1m0s") {
-		t.Errorf("%d lines, want one when it broke and one when it healed:\n%s", n, buf.String())
-	}
-}
-
-func TestFaultThatComesAndGoesIsLoggedOnceAMinute(t *testing.T) {
-	m := newMachine()
-	var buf bytes.Buffer
-	log := slog.New(slog.NewTextHandler(&buf, nil))
-	turning(t, m, func(c *Config) { c.Log, c.Interval = log, time.Second }, func(t *testing.T, mt *Meter) {
-		for i := range 180 {
-			m.set(func(m *machine) {
-				if m.listErr = nil; i%2 == 0 {
-					m.listErr = errors.New("flapping")
-				}
-			})
-			after(time.Second)
-		}
-	})
-	if n := strings.Count(buf.String(), "msg=fault "); n != 3 {
-		t.Errorf("%d lines in three minutes, want 3:\n%s", n, buf.String())
-	}
-}
-
-func TestSourceThatSpeaksForItselfIsNotLoggedTwice(t *testing.T) {
-	m := newMachine()
-	m.listErr = kindly{errors.New("no such socket")}
-	var buf bytes.Buffer
-	log := slog.New(slog.NewTextHandler(&buf, nil))
-	turning(t, m, func(c *Config) { c.Log = log }, func(t *testing.T, mt *Meter) {
-		after(time.Minute)
-		m.set(func(m *machine) { m.listErr = nil })
-		after(time.Minute)
-	})
-	if buf.Len() != 0 {
-		t.Errorf("logged:\n%s", buf.String())
-	}
 }
 
 func TestTableOfWeightsThatOverfillsACardIsAFault(t *testing.T) {
@@ -513,6 +352,9 @@ func TestOverrunningTickIsCountedLateAndTheGridStands(t *testing.T) {
 		}
 		if s.Seq >= 10 {
 			t.Errorf("seq %d: missed moments must be skipped, not made up", s.Seq)
+		}
+		if s.Totals.LateTicks == 0 || s.Late != 0 {
+			t.Errorf("%d late ticks, the last one %v late; want those after an overrun, and no more of them", s.Totals.LateTicks, s.Late)
 		}
 	})
 }

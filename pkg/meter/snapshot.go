@@ -25,18 +25,23 @@ type Snapshot struct {
 	// Time is the meter's wall clock when the snapshot was published.
 	Time time.Time
 	// Interval is the time between ticks, Took the duration of this one, Late how
-	// long after its planned moment it began.
+	// long after its planned moment it began. The tick after missed moments is late by them.
 	Interval, Took, Late time.Duration
 
-	// Reading is the last good answer of the telemetry source, no older than its
-	// limit; the zero Reading when there is none.
+	// Reading is the last good answer of the telemetry source, the zero Reading when
+	// there is none. Of one older than its limit the devices are left, without samples,
+	// processes and troubles.
 	Reading gpu.Reading
-	// Listing is the last good answer about allocations, no older than its limit.
+	// Listing is the last good answer about allocations, no older than its limit; the
+	// zero Listing when there is none.
 	Listing sharing.Listing
 	// Observed says that Listing is one.
 	Observed bool
 	// Division is who holds how much; its parts add up to one per physical GPU.
 	Division sharing.Division
+	// Weights are the part of its card that each device counts as: one for a physical
+	// GPU, the policy's weight for a MIG device. One whose weight is not known is missing.
+	Weights map[gpu.UUID]sharing.Fraction
 
 	// Sources are the states of the configured sources, in a fixed order.
 	Sources []SourceState
@@ -82,9 +87,11 @@ type FaultKey struct{ Source, Kind string }
 // Totals are counts since the meter began. The maps are read-only, new for each
 // snapshot that changes them.
 type Totals struct {
-	Ticks      uint64
-	LateTicks  uint64
-	Faults     map[FaultKey]uint64
-	Conflicts  map[string]uint64
-	NotCharged map[string]uint64
+	// LateTicks are those of Ticks that began more than half an interval late; one that
+	// follows missed moments counts once.
+	Ticks, LateTicks uint64
+	// Faults count in each tick in which they are present.
+	Faults map[FaultKey]uint64
+	// Conflicts by kind and allocations tied to no device by reason count when they appear.
+	Conflicts, NotCharged map[string]uint64
 }

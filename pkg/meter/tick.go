@@ -59,10 +59,10 @@ func (m *Meter) takeListing(now time.Time, faults []Fault) ([]Fault, bool) {
 		faults = append(faults, f)
 	}
 	if m.allocations.lastSuccess.IsZero() || now.Sub(m.allocations.lastSuccess) > m.cfg.ListingMaxAge {
-		m.listing = sharing.Listing{}
 		return faults, false
 	}
-	m.seats = m.seats.Observe(now, m.index, m.listing.Advertised)
+	// A listing that stands in may meet a new inventory, but is no later observation.
+	m.seats = m.seats.Observe(m.allocations.lastSuccess, m.index, m.listing.Advertised)
 	return faults, true
 }
 
@@ -165,6 +165,26 @@ func (m *Meter) illegal() []Fault {
 	return faults
 }
 
+// weights are what each device counts as under the policy.
+func weights(devices []gpu.Device, policy sharing.Policy) map[gpu.UUID]sharing.Fraction {
+	out := make(map[gpu.UUID]sharing.Fraction, len(devices))
+	var card gpu.Device
+	for _, d := range devices {
+		if !d.IsMIG() {
+			card, out[d.UUID] = d, sharing.One()
+			continue
+		}
+		if card.UUID != d.Parent {
+			// MIG devices follow their card; a source that lists them apart is heard, slowly.
+			card = devices[slices.IndexFunc(devices, func(c gpu.Device) bool { return c.UUID == d.Parent })]
+		}
+		if w, known := policy.Weight(card, d); known {
+			out[d.UUID] = w
+		}
+	}
+	return out
+}
+
 // publish makes the tick's snapshot the present one and wakes its watchers.
 func (m *Meter) publish(began, planned time.Time, observed bool, division sharing.Division, faults []Fault) {
 	now := time.Now()
@@ -176,15 +196,18 @@ func (m *Meter) publish(began, planned time.Time, observed bool, division sharin
 		Took:     now.Sub(began),
 		Late:     began.Sub(planned),
 		Reading:  m.reading,
-		Listing:  m.listing,
 		Observed: observed,
 		Division: division,
+		Weights:  weights(m.reading.Devices, m.cfg.Policy),
 		Sources:  []SourceState{m.telemetry.state(now)},
 		Faults:   faults,
 		Totals:   old.snapshot.Totals,
 	}
 	if m.allocations != nil {
 		s.Sources = append(s.Sources, m.allocations.state(now))
+	}
+	if observed {
+		s.Listing = m.listing
 	}
 	s.Totals.add(s, old.snapshot)
 	m.faults.report(faults, now)

@@ -17,9 +17,10 @@ import (
 //
 // A device held whole counts with its weight, a replica with its seat's part of it.
 // The seats are as many as were advertised, or as many as are held where that is
-// more. What a terminal pod holds is held by nobody. The resource's name changes no
-// part. Every allocation is a share, or part of one, or named in Unallocated,
-// Conflicts or Unmatched, unless its pod is terminal or lists the id twice.
+// more; where none ever were, one seat that is held may be one of many, and what is
+// held is unattributed. What a terminal pod holds is held by nobody. The resource's
+// name changes no part. Every allocation is a share, or part of one, or named in
+// Unallocated, Conflicts or Unmatched, unless its pod is terminal or lists the id twice.
 //
 // On a card in MIG mode, what its MIG devices leave is free as far as further
 // instances of its profiles could use it beside those there are, and stranded
@@ -267,7 +268,7 @@ func (d *divider) handOut(p piece) {
 	if p.unhealthy {
 		cause = CauseUnhealthy
 	}
-	if p.unhealthy || !p.known {
+	if p.unhealthy || !p.known || !p.whole && advertised == 0 {
 		withheld := CauseUnattributed
 		if p.unhealthy {
 			withheld = CauseUnhealthy

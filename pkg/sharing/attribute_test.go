@@ -166,6 +166,13 @@ func TestSeats(t *testing.T) {
 		{name: "old ids after fewer replicas", devices: []gpu.Device{a}, advertised: four[:2],
 			allocations: []Allocation{held("p", "GPU-a::5"), held("q", "GPU-a::6"), held("r", "GPU-a::0")},
 			want:        []string{"GPU-a p shared 1/3 seats [5] of 3", "GPU-a q shared 1/3 seats [6] of 3", "GPU-a r shared 1/3 seats [0] of 3"}},
+		// The meter began while the plugin was away: one seat that is held may be one of many.
+		{name: "never advertised", devices: []gpu.Device{a, plain("GPU-b", 1)}, advertised: replicas("nvidia.com/gpu", "GPU-b", 2),
+			allocations: []Allocation{held("p", "GPU-a::2"), held("q", "GPU-b::0")},
+			want:        []string{"GPU-b q shared 1/2 seats [0] of 2", "GPU-a unattributed 1 held by p", "GPU-b unrequested 1/2"}},
+		{name: "never advertised, of two holders and a MIG device", devices: cut(a30("GPU-a", 0), place{profile: "2g.12gb", start: 0}),
+			allocations: []Allocation{held("p", "MIG-a-1::1"), held("q", "MIG-a-1::0"), held("q", "MIG-a-1::3")},
+			want:        []string{"GPU-a free 1/2", "MIG-a-1 unattributed 1/6 held by p", "MIG-a-1 unattributed 1/3 held by q"}},
 		{name: "two names of the resource", devices: []gpu.Device{a}, advertised: four,
 			allocations: []Allocation{held("p", "GPU-a::2"), as(held("p", "GPU-a::1"), "nvidia.com/gpu.shared"), held("p", "GPU-a::0")},
 			want:        []string{"GPU-a p shared 1/2 seats [0 2] of 4", "GPU-a p shared 1/4 seats [1] of 4", "GPU-a unrequested 1/4"}},

@@ -13,6 +13,7 @@ import (
 // replaces the remembered one. The kubelet lists healthy ids only, so that one
 // unhealthy replica looks like a smaller set, and it must not raise everybody's
 // share; a plugin that was really configured anew goes on advertising the new set.
+// A last replica that stays unhealthy for longer cannot be told from such a plugin.
 const SeatsHold = 5 * time.Minute
 
 // Seats remembers the replicas that were advertised for each device. It is

@@ -93,7 +93,7 @@ const (
 	CauseUnhealthy Cause = "unhealthy"
 	// CauseUnobserved: nobody could see who held it.
 	CauseUnobserved Cause = "unobserved"
-	// CauseUnattributed: held, but the weight or the holder is unknown.
+	// CauseUnattributed: held, but the weight, the number of seats or the holder is unknown.
 	CauseUnattributed Cause = "unattributed"
 )
 

@@ -83,10 +83,14 @@ func TestVectorsOfAccounting(t *testing.T) {
 	runStories(t, []story{
 		// The kubelet says that the node has no GPU: the inventory says how many there are.
 		{
-			name: "B07", devices: []gpu.Device{a}, allocations: each("k8s.amazonaws.com/vgpu", "nvidia0/vgpu%d", 2),
-			want: []string{"GPU-a p0 shared 1/2 seats [0] of 2", "GPU-a p1 shared 1/2 seats [1] of 2"},
+			name: "B07", devices: []gpu.Device{a}, advertised: []Advertised{{DeviceID: "nvidia0/vgpu0"}, {DeviceID: "nvidia0/vgpu1"}},
+			allocations: each("k8s.amazonaws.com/vgpu", "nvidia0/vgpu%d", 2),
+			want:        []string{"GPU-a p0 shared 1/2 seats [0] of 2", "GPU-a p1 shared 1/2 seats [1] of 2"},
 		},
-		{name: "B21", devices: []gpu.Device{a}, allocations: each("nvidia.com/gpu", "GPU-a::%d", 4), want: quarters},
+		{
+			name: "B21", devices: []gpu.Device{a}, advertised: replicas("nvidia.com/gpu", "GPU-a", 4),
+			allocations: each("nvidia.com/gpu", "GPU-a::%d", 4), want: quarters,
+		},
 		{
 			name: "B23 renameByDefault true", devices: []gpu.Device{a}, advertised: replicas("nvidia.com/gpu.shared", "GPU-a", 4),
 			allocations: each("nvidia.com/gpu.shared", "GPU-a::%d", 4), want: quarters,

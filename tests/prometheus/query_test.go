@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/tsdb"
@@ -22,6 +23,7 @@ type server struct {
 	db     *tsdb.DB
 	engine *promql.Engine
 	now    time.Time
+	last   map[string]labels.Labels
 }
 
 func newServer(t *testing.T) *server {
@@ -38,7 +40,7 @@ func newServer(t *testing.T) *server {
 	}
 }
 
-// scrape stores a page as a scrape at the server's present time, in the format that Prometheus prefers.
+// scrape stores a page as a scrape at the server's present time does: series that are gone since the last one end.
 func (s *server) scrape(t *testing.T, page map[string]float64, series map[string]labels.Labels) {
 	t.Helper()
 	app := s.db.Appender(context.Background())
@@ -47,6 +49,15 @@ func (s *server) scrape(t *testing.T, page map[string]float64, series map[string
 			t.Fatal(err)
 		}
 	}
+	for key, l := range s.last {
+		if _, still := page[key]; still {
+			continue
+		}
+		if _, err := app.Append(0, l, s.now.UnixMilli(), math.Float64frombits(value.StaleNaN)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.last = series
 	if err := app.Commit(); err != nil {
 		t.Fatal(err)
 	}

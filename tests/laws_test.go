@@ -28,13 +28,13 @@ import (
 func TestLawConservation(t *testing.T) {
 	for _, name := range sim.Shipped() {
 		t.Run(name, func(t *testing.T) {
-			playing(t, name, 10*time.Second, exporter.Config{}, func(t *testing.T, s station) {
-				for range 180 {
+			playing(t, name, 20*time.Second, exporter.Config{}, func(t *testing.T, s station) {
+				for range 90 {
 					page := parsePage(t, s.page())
 					if err := addsUp(page, 8); err != nil {
 						t.Fatalf("%v into the story: %v", s.asked.Elapsed(), err)
 					}
-					pass(10 * time.Second)
+					pass(20 * time.Second)
 				}
 			})
 		})
@@ -160,9 +160,9 @@ func TestLawAbsentIsNotZero(t *testing.T) {
 // TestLawOneBadThingCostsOneThing follows a bad day: whatever breaks, the temperatures of the GPUs that did not break are on
 // every page.
 func TestLawOneBadThingCostsOneThing(t *testing.T) {
-	playing(t, "bad-day", 5*time.Second, exporter.Config{}, func(t *testing.T, s station) {
+	playing(t, "bad-day", 10*time.Second, exporter.Config{}, func(t *testing.T, s station) {
 		broke := map[string]bool{}
-		for range 240 {
+		for range 120 {
 			snap := s.meter.Latest()
 			blamed := map[gpu.UUID]bool{}
 			for _, f := range snap.Faults {
@@ -178,7 +178,7 @@ func TestLawOneBadThingCostsOneThing(t *testing.T) {
 					t.Fatalf("%v into the story GPU %d is off the page; faults: %v", s.asked.Elapsed(), d.Index, snap.Faults)
 				}
 			}
-			pass(5 * time.Second)
+			pass(10 * time.Second)
 		}
 		if all := slices.Sorted(maps.Keys(broke)); !strings.Contains(fmt.Sprint(all), "telemetry lost") || len(all) < 3 {
 			t.Errorf("the day was not bad enough: %v", all)

@@ -142,12 +142,60 @@ func TestLeftoverOfADeadPodIsAmbiguous(t *testing.T) {
 	for _, a := range got.Allocations {
 		uids[a.DeviceID] = a.Holder.PodUID
 	}
-	want := map[string]string{gpu0 + "::0": "", gpu0 + "::1": "train", gpu0 + "::2": "", gpu1 + "::0": "", gpu1 + "::1": "", mig1 + "::1": ""}
+	want := map[string]string{gpu0 + "::0": "", gpu0 + "::1": "train", gpu0 + "::2": "train", gpu1 + "::0": "", gpu1 + "::1": "", mig1 + "::1": ""}
 	if diff := cmp.Diff(want, uids); diff != "" {
 		t.Errorf("UIDs (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]int{SkippedCheckpointAmbiguous: 1}, got.Skipped); diff != "" {
 		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+}
+
+// A pod has one UID whatever its containers hold, and whichever device tells it.
+func TestAPodHasOneUID(t *testing.T) {
+	claim := &dynamic{ClaimNamespace: "n", ClaimName: "c", ClaimResources: []*claimed{
+		{DriverName: DefaultDRADriver, PoolName: "node", DeviceName: "gpu-0"},
+	}}
+	p := &pod{Namespace: "n", Name: "p", Containers: []*container{
+		{Name: "sidecar", DynamicResources: []*dynamic{claim}},
+		{Name: "main", Devices: []*devices{gpus("GPU-a"), gpus("GPU-b")}, DynamicResources: []*dynamic{claim}},
+		{Name: "plain"},
+	}}
+	for name, c := range map[string]struct {
+		entries []string
+		uid     string
+		skipped map[string]int
+	}{
+		"one device tells": {[]string{entry("u1", "main", "GPU-b")}, "u1", nil},
+		"a leftover on one": {[]string{entry("dead", "main", "GPU-a"), entry("u1", "main", "GPU-a"), entry("u1", "main", "GPU-b")},
+			"u1", nil},
+		"leftovers on both": {[]string{
+			entry("dead", "main", "GPU-a"), entry("u1", "main", "GPU-a"), entry("dead", "main", "GPU-b"), entry("u1", "main", "GPU-b"),
+		}, "", map[string]int{SkippedCheckpointAmbiguous: 2}},
+		"contradiction":     {[]string{entry("u1", "main", "GPU-a"), entry("u2", "main", "GPU-b")}, "", map[string]int{SkippedCheckpointAmbiguous: 4}},
+		"another container": {[]string{entry("u1", "plain", "GPU-a")}, "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			uids, err := parseCheckpoint([]byte(checkpointOf(c.entries...)))
+			must(t, err)
+			other := one("n", "other", "main", gpus("GPU-c"))
+			got := mergedWith(uids, p, other)
+			if len(got.Allocations) != 5 {
+				t.Fatalf("%d allocations, want 5", len(got.Allocations))
+			}
+			for _, a := range got.Allocations {
+				want := c.uid
+				if a.Holder.Pod == "other" {
+					want = ""
+				}
+				if a.Holder.PodUID != want {
+					t.Errorf("%s %s has UID %q, want %q", a.Holder.Container, a.DeviceID, a.Holder.PodUID, want)
+				}
+			}
+			if diff := cmp.Diff(c.skipped, got.Skipped); diff != "" {
+				t.Errorf("skipped (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

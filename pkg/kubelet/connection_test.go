@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"runtime"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -43,6 +45,63 @@ func TestRestartedKubeletIsFoundAtOnce(t *testing.T) {
 	}
 	k.start()
 	list("restart while lists fail")
+}
+
+// A kubelet that starts serves before it knows its pods; the holders of before must
+// not lose their devices by that.
+func TestStartingKubeletIsNotBelievedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newMemoryKubelet(t, "list.json", "allocatable.json")
+		var book logBook
+		client := newClient(t, "/kubelet.sock", func(cfg *Config) { cfg.Log = book.logger("err", "seconds") })
+		client.dial = k.dial
+		all := k.list.PodResources
+		list := func(want int) {
+			t.Helper()
+			got, err := client.List(t.Context())
+			if err != nil || len(got.Allocations) != want {
+				t.Errorf("%d allocations (%v), want %d", len(got.Allocations), err, want)
+			}
+		}
+		starting := func() {
+			t.Helper()
+			_, err := client.List(t.Context())
+			wantKind(t, err, KindStarting, "of 6 allocations from before are not listed")
+		}
+		list(6)
+		// Once all are listed, a pod that ends is gone at once.
+		k.list.PodResources = all[:2]
+		list(2)
+		k.list.PodResources = all
+		list(6)
+
+		k.restart()
+		k.list.PodResources = nil
+		starting()
+		time.Sleep(time.Second)
+		k.list.PodResources = all[:2]
+		starting()
+		time.Sleep(time.Second)
+		k.list.PodResources = all
+		list(6)
+
+		k.restart()
+		k.list.PodResources = all[:2]
+		starting()
+		time.Sleep(startupGrace)
+		list(2)
+		list(2)
+
+		want := []string{
+			`level=WARN msg="kubelet pod resources lost" kind=starting`,
+			`level=INFO msg="kubelet pod resources back" kind=starting`,
+			`level=WARN msg="kubelet pod resources lost" kind=starting`,
+			`level=INFO msg="kubelet pod resources back" kind=starting`,
+		}
+		if diff := cmp.Diff(want, book.lines()); diff != "" {
+			t.Errorf("log (-want +got):\n%s", diff)
+		}
+	})
 }
 
 // However long the kubelet was away, and however slowly gRPC would try again by
@@ -150,7 +209,13 @@ func TestReconnectsLeakNothing(t *testing.T) {
 	if n := k.accepts.Load(); n < 200 {
 		t.Errorf("%d connections, want one for each of 200 restarts", n)
 	}
-	// Both ends close behind the caller's back.
+	wantSettled(t, files, goroutines)
+}
+
+// wantSettled waits for the files and goroutines to be as few as before: both ends of
+// a connection close behind the caller's back.
+func wantSettled(t *testing.T, files, goroutines int) {
+	t.Helper()
 	for end := time.Now().Add(10 * time.Second); ; {
 		f, g := openFiles(t), runtime.NumGoroutine()
 		if f <= files && g <= goroutines {
@@ -161,6 +226,30 @@ func TestReconnectsLeakNothing(t *testing.T) {
 		}
 		runtime.Gosched()
 	}
+}
+
+// A kubelet that is stopped in its tracks listens but accepts nobody.
+func TestFrozenKubeletTimesOutAndIsFoundAgain(t *testing.T) {
+	k := newKubelet(t, "list.json", "allocatable.json")
+	k.stop()
+	frozen, err := net.Listen("unix", k.socket)
+	must(t, err)
+	files, goroutines := openFiles(t), runtime.NumGoroutine()
+	client := newClient(t, k.socket, func(cfg *Config) { cfg.Timeout = 20 * time.Millisecond })
+	for range 20 {
+		_, err := client.List(context.Background())
+		wantKind(t, err, KindTimeout, "overloaded")
+	}
+	k.serve(frozen)
+	client.cfg.Timeout = 10 * time.Second
+	got, err := client.List(context.Background())
+	must(t, err)
+	if len(got.Allocations) != 6 || len(got.Advertised) != 9 {
+		t.Errorf("%d allocations, %d advertised", len(got.Allocations), len(got.Advertised))
+	}
+	k.stop()
+	must(t, client.Close())
+	wantSettled(t, files-1, goroutines)
 }
 
 func openFiles(t *testing.T) int {

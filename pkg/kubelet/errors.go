@@ -31,6 +31,8 @@ const (
 	KindTimeout = "timeout"
 	// KindUnavailable: nobody listens, as while the kubelet restarts.
 	KindUnavailable = "unavailable"
+	// KindStarting: it has restarted and does not list all of its pods yet.
+	KindStarting = "starting"
 	// KindRateLimited: other clients used up what the kubelet admits.
 	KindRateLimited = "rate_limited"
 	// KindTooLarge: the answer is over the receive limit.
@@ -80,7 +82,7 @@ func (c *Client) failure(ctx context.Context, op string, err error) *Error {
 		// The kubelet's limiter and gRPC's size check share a code; only the text differs.
 		if strings.Contains(s.Message(), "larger than max") {
 			e.Reason = KindTooLarge
-			e.Hint = fmt.Sprintf("raise the receive limit above %d bytes", c.cfg.MaxReceiveBytes)
+			e.Hint = "no node's kubelet has so much to say; see what it is that serves this socket"
 			break
 		}
 		e.Reason = KindRateLimited

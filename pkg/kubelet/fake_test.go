@@ -142,24 +142,32 @@ func (k *fakeKubelet) answers(list, allocatable string) {
 // for a socket keeps the bubble's clock from going on.
 type memoryKubelet struct {
 	fakeKubelet
-	listener *bufconn.Listener
+	listener atomic.Pointer[bufconn.Listener]
 	away     atomic.Bool
 }
 
 func newMemoryKubelet(t testing.TB, list, allocatable string) *memoryKubelet {
 	t.Helper()
-	k := &memoryKubelet{fakeKubelet: fakeKubelet{t: t}, listener: bufconn.Listen(1 << 20)}
+	k := &memoryKubelet{fakeKubelet: fakeKubelet{t: t}}
+	k.listener.Store(bufconn.Listen(1 << 20))
 	k.answers(list, allocatable)
-	k.serve(k.listener)
+	k.serve(k.listener.Load())
 	t.Cleanup(k.stop)
 	return k
+}
+
+// restart breaks the connections, and serves anew.
+func (k *memoryKubelet) restart() {
+	k.stop()
+	k.listener.Store(bufconn.Listen(1 << 20))
+	k.serve(k.listener.Load())
 }
 
 func (k *memoryKubelet) dial(ctx context.Context) (net.Conn, error) {
 	if k.away.Load() {
 		return nil, fs.ErrNotExist
 	}
-	return k.listener.DialContext(ctx)
+	return k.listener.Load().DialContext(ctx)
 }
 
 // shortDir is a directory whose paths fit a socket address, whatever the test is called.

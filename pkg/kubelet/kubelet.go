@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -53,7 +54,12 @@ const (
 	reconnectTries = 3
 	// settleTries bounds the repetitions when the checkpoint changes under a List.
 	settleTries = 3
+	// startupGrace is how long after a connection an answer that lacks what the last one
+	// had is put down to a kubelet that has not heard of all its pods yet.
+	startupGrace = 10 * time.Second
 )
+
+const opList = "list pod resources"
 
 // Matcher says whether an extended resource, such as "nvidia.com/gpu", is one
 // that gets metered. It must be safe for concurrent use.
@@ -94,6 +100,13 @@ type Client struct {
 	dial func(context.Context) (net.Conn, error)
 
 	listing, allocatable *notice
+
+	mu sync.Mutex
+	// connected is when the present connection was made; zero once an answer on it had
+	// all that the one before it had.
+	connected time.Time
+	// held is what the last good listing had.
+	held map[sharing.Allocation]struct{}
 }
 
 // New makes a Client without touching the socket: a kubelet that is away is an
@@ -139,7 +152,7 @@ func New(cfg Config) (*Client, error) {
 	// survive being parsed as a URL.
 	c.conn, err = grpc.NewClient("passthrough:///localhost",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return c.dial(ctx) }),
+		grpc.WithContextDialer(c.connect),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second},
 			MinConnectTimeout: 5 * time.Second,
@@ -164,7 +177,8 @@ func (c *Client) Close() error {
 }
 
 // List asks the kubelet for the pods' devices and for the devices it could hand
-// out. Its error is an *Error. When only the second answer is missing, the listing
+// out. Its error is an *Error, also while a kubelet that has just restarted does not
+// list all that it had. When only the second answer is missing, the listing
 // stands without Advertised; when only the checkpoint is, without pod UIDs; both
 // are counted in Skipped.
 func (c *Client) List(parent context.Context) (sharing.Listing, error) {
@@ -172,6 +186,13 @@ func (c *Client) List(parent context.Context) (sharing.Listing, error) {
 	defer cancel()
 
 	pods, uids, trouble, err := c.settled(ctx)
+	m := merger{cfg: &c.cfg, uids: uids, seen: make(map[sharing.Allocation]struct{})}
+	if err == nil {
+		for _, pod := range pods.GetPodResources() {
+			m.pod(pod)
+		}
+		err = c.complete(m.seen)
+	}
 	if err != nil {
 		// A caller that gave up says nothing about the kubelet.
 		if !errors.Is(parent.Err(), context.Canceled) {
@@ -180,18 +201,48 @@ func (c *Client) List(parent context.Context) (sharing.Listing, error) {
 		return sharing.Listing{}, err
 	}
 	c.listing.back()
-
-	m := merger{cfg: &c.cfg, seen: make(map[sharing.Allocation]struct{})}
-	for _, pod := range pods.GetPodResources() {
-		m.pod(pod)
-	}
 	if trouble != "" {
 		m.skip(trouble)
 	}
-	m.fill(uids)
 	c.advertised(ctx, &m)
 	m.out.Time = c.cfg.Now()
 	return m.out, nil
+}
+
+// connect dials for gRPC.
+func (c *Client) connect(ctx context.Context, _ string) (net.Conn, error) {
+	conn, err := c.dial(ctx)
+	if err == nil {
+		c.mu.Lock()
+		c.connected = time.Now()
+		c.mu.Unlock()
+	}
+	return conn, err
+}
+
+// complete remembers what an answer holds, unless it is one of a kubelet that has just
+// started: that serves before it has heard of its pods, static and from the API server,
+// so what is not listed need not have ended.
+func (c *Client) complete(held map[sharing.Allocation]struct{}) *Error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if age := time.Since(c.connected); age < startupGrace {
+		missing := 0
+		for a := range c.held {
+			if _, listed := held[a]; !listed {
+				missing++
+			}
+		}
+		if missing > 0 {
+			return &Error{
+				Op: opList, Socket: c.cfg.Socket, Reason: KindStarting,
+				Err:  fmt.Errorf("connected %v ago, and %d of %d allocations from before are not listed", age.Round(time.Millisecond), missing, len(c.held)),
+				Hint: fmt.Sprintf("a kubelet that restarts lists its pods one by one; the answer is believed %v after the connection", startupGrace),
+			}
+		}
+	}
+	c.held, c.connected = held, time.Time{}
+	return nil
 }
 
 // settled is an answer about pods, and the checkpoint that was in force while the
@@ -201,7 +252,7 @@ func (c *Client) List(parent context.Context) (sharing.Listing, error) {
 func (c *Client) settled(ctx context.Context) (*podresources.ListPodResourcesResponse, *uidIndex, string, *Error) {
 	for tries := 1; ; tries++ {
 		before, _ := c.checkpoint.load()
-		pods, err := call(ctx, c, "list pod resources", func(ctx context.Context) (*podresources.ListPodResourcesResponse, error) {
+		pods, err := call(ctx, c, opList, func(ctx context.Context) (*podresources.ListPodResourcesResponse, error) {
 			return c.api.List(ctx, &podresources.ListPodResourcesRequest{})
 		})
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -49,12 +50,6 @@ func TestRealKubeletsAnswers(t *testing.T) {
 		}
 		return out
 	}
-	join := func(parts ...[]sharing.Advertised) (out []sharing.Advertised) {
-		for _, p := range parts {
-			out = append(out, p...)
-		}
-		return out
-	}
 
 	for name, c := range map[string]struct {
 		list, allocatable string
@@ -63,17 +58,17 @@ func TestRealKubeletsAnswers(t *testing.T) {
 		"time-slicing and MIG": {"list.json", "allocatable.json", sharing.Listing{
 			Time: moment, Pods: 5, Containers: 10,
 			Allocations: []sharing.Allocation{chat, embed, notebook, small, train2, train1},
-			Advertised:  join(ids(shared, gpu1, 0, 1, 2), ids(gpu, gpu0, 0, 1, 2, 3), ids(mig, mig1, 0, 1)),
+			Advertised:  slices.Concat(ids(shared, gpu1, 0, 1, 2), ids(gpu, gpu0, 0, 1, 2, 3), ids(mig, mig1, 0, 1)),
 		}},
 		"one replica unhealthy": {"list.json", "allocatable_one-replica-unhealthy.json", sharing.Listing{
 			Time: moment, Pods: 5, Containers: 10,
 			Allocations: []sharing.Allocation{chat, embed, notebook, small, train2, train1},
-			Advertised:  join(ids(gpu, gpu0, 1, 2, 3), ids(mig, mig1, 0, 1), ids(shared, gpu1, 0, 1, 2)),
+			Advertised:  slices.Concat(ids(gpu, gpu0, 1, 2, 3), ids(mig, mig1, 0, 1), ids(shared, gpu1, 0, 1, 2)),
 		}},
 		"plugin stopped: pods keep what is no longer advertised": {"list_plugin-stopped.json", "allocatable_plugin-stopped.json", sharing.Listing{
 			Time: moment, Pods: 5, Containers: 10,
 			Allocations: []sharing.Allocation{embed, notebook, small, train1, train2, chat},
-			Advertised:  join(ids(mig, mig1, 0, 1), ids(shared, gpu1, 1, 2, 0)),
+			Advertised:  slices.Concat(ids(mig, mig1, 0, 1), ids(shared, gpu1, 1, 2, 0)),
 		}},
 		"a pod deleted": {"list_after-delete.json", "", sharing.Listing{
 			Time: moment, Pods: 4, Containers: 8,
@@ -142,7 +137,7 @@ func TestAnswerOverGRPCsDefaultLimit(t *testing.T) {
 
 	small := newClient(t, k.socket, func(cfg *Config) { cfg.MaxReceiveBytes = 4 << 20 })
 	_, err = small.List(withDeadline(t))
-	wantKind(t, err, KindTooLarge, "raise the receive limit above 4194304 bytes")
+	wantKind(t, err, KindTooLarge, "vs. 4194304); no node's kubelet has so much to say")
 }
 
 func TestHangingKubeletTimesOut(t *testing.T) {
@@ -167,6 +162,7 @@ func TestHangingKubeletTimesOut(t *testing.T) {
 func TestAllocatableMayFailAlone(t *testing.T) {
 	for name, answer := range map[string]error{
 		"unimplemented": status.Error(codes.Unimplemented, "no such method"),
+		"rate limited":  status.Error(codes.ResourceExhausted, "rejected by rate limit"),
 		"feature off":   errors.New("PodResources API GetAllocatableResources disabled"),
 	} {
 		t.Run(name, func(t *testing.T) {

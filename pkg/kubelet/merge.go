@@ -4,6 +4,7 @@ package kubelet
 
 import (
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -31,7 +32,9 @@ const maxText = 1024
 
 // merger turns the kubelet's answers into a listing.
 type merger struct {
-	cfg  *Config
+	cfg *Config
+	// uids is nil where there is no checkpoint.
+	uids *uidIndex
 	seen map[sharing.Allocation]struct{}
 	out  sharing.Listing
 }
@@ -73,6 +76,7 @@ func (m *merger) pod(pod *podresources.PodResources) {
 	if !m.usable(SkippedEmptyName, pod.GetNamespace(), pod.GetName()) {
 		return
 	}
+	first := len(m.out.Allocations)
 	for _, c := range pod.GetContainers() {
 		if c == nil {
 			m.skip(SkippedNil)
@@ -83,6 +87,7 @@ func (m *merger) pod(pod *podresources.PodResources) {
 		}
 		m.container(sharing.Holder{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Container: c.GetName()}, c)
 	}
+	m.identify(m.out.Allocations[first:])
 }
 
 func (m *merger) container(h sharing.Holder, c *podresources.ContainerResources) {
@@ -125,12 +130,16 @@ func (m *merger) claim(h sharing.Holder, claim *podresources.DynamicResource) {
 		if !slices.Contains(m.cfg.DRADrivers, r.GetDriverName()) {
 			continue
 		}
-		if m.usable(SkippedEmptyName, claim.GetClaimNamespace(), claim.GetClaimName()) &&
-			m.usable(SkippedEmptyID, r.GetPoolName(), r.GetDeviceName()) {
+		id := []string{r.GetPoolName(), r.GetDeviceName()}
+		if r.ShareId != nil {
+			// One claim can have several shares of one device; the form is Kubernetes' own.
+			id = append(id, r.GetShareId())
+		}
+		if m.usable(SkippedEmptyName, claim.GetClaimNamespace(), claim.GetClaimName()) && m.usable(SkippedEmptyID, id...) {
 			m.add(sharing.Allocation{
 				Holder:   h,
 				Resource: r.GetDriverName(),
-				DeviceID: r.GetPoolName() + "/" + r.GetDeviceName(),
+				DeviceID: strings.Join(id, "/"),
 				Claim:    claim.GetClaimNamespace() + "/" + claim.GetClaimName(),
 			})
 		}
@@ -145,15 +154,31 @@ func (m *merger) add(a sharing.Allocation) {
 	}
 }
 
-// fill gives allocations their pods' UIDs; those of DRA stay without, because the
-// device manager's checkpoint does not have them.
-func (m *merger) fill(uids *uidIndex) {
-	for i := range m.out.Allocations {
-		a := &m.out.Allocations[i]
-		uid, ambiguous := uids.find(a.Holder.Container, a.Resource, a.DeviceID)
+// identify gives the allocations of one pod its UID, or its holder would be two. One
+// device tells it for all: those of DRA are not in the checkpoint, and a leftover of a
+// dead pod makes a device ambiguous. Devices that contradict each other tell nothing.
+func (m *merger) identify(pod []sharing.Allocation) {
+	var uids []string
+	unclear := 0
+	for _, a := range pod {
+		uid, ambiguous := m.uids.find(a.Holder.Container, a.Resource, a.DeviceID)
 		if ambiguous {
-			m.skip(SkippedCheckpointAmbiguous)
+			unclear++
+		} else if uid != "" && !slices.Contains(uids, uid) {
+			uids = append(uids, uid)
 		}
-		a.Holder.PodUID = uid
+	}
+	switch len(uids) {
+	case 0:
+	case 1:
+		for i := range pod {
+			pod[i].Holder.PodUID = uids[0]
+		}
+		return
+	default:
+		unclear = len(pod)
+	}
+	for range unclear {
+		m.skip(SkippedCheckpointAmbiguous)
 	}
 }

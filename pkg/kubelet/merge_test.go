@@ -24,8 +24,10 @@ type (
 	claimed   = podresources.ClaimResource
 )
 
-func merged(pods ...*pod) sharing.Listing {
-	m := merger{cfg: &Config{Resources: nvidia{}, DRADrivers: []string{DefaultDRADriver}}, seen: make(map[sharing.Allocation]struct{})}
+func merged(pods ...*pod) sharing.Listing { return mergedWith(nil, pods...) }
+
+func mergedWith(uids *uidIndex, pods ...*pod) sharing.Listing {
+	m := merger{cfg: &Config{Resources: nvidia{}, DRADrivers: []string{DefaultDRADriver}}, uids: uids, seen: make(map[sharing.Allocation]struct{})}
 	for _, p := range pods {
 		m.pod(p)
 	}
@@ -94,16 +96,21 @@ func TestLongestUsableText(t *testing.T) {
 
 func TestClaimBecomesAllocation(t *testing.T) {
 	gpu := &claimed{DriverName: DefaultDRADriver, PoolName: "node-a", DeviceName: "gpu-0"}
+	shared := func(id string) *claimed {
+		return &claimed{DriverName: DefaultDRADriver, PoolName: "node-a", DeviceName: "gpu-1", ShareId: &id}
+	}
 	c := &container{Name: "c", DynamicResources: []*dynamic{
 		{ClaimNamespace: "n", ClaimName: "one", ClaimResources: []*claimed{gpu, gpu}},
-		{ClaimNamespace: "n", ClaimName: "two", ClaimResources: []*claimed{gpu}},
+		{ClaimNamespace: "n", ClaimName: "two", ClaimResources: []*claimed{gpu, shared("s1"), shared("s2"), shared("")}},
 	}}
 	got := merged(&pod{Namespace: "n", Name: "p", Containers: []*container{c}})
 	first := held("n/p/c", "", DefaultDRADriver, "node-a/gpu-0")
 	first.Claim = "n/one"
 	second := first
 	second.Claim = "n/two"
-	if diff := cmp.Diff([]sharing.Allocation{first, second}, got.Allocations); diff != "" {
+	share1, share2 := second, second
+	share1.DeviceID, share2.DeviceID = "node-a/gpu-1/s1", "node-a/gpu-1/s2"
+	if diff := cmp.Diff([]sharing.Allocation{first, second, share1, share2}, got.Allocations); diff != "" {
 		t.Errorf("allocations (-want +got):\n%s", diff)
 	}
 }

@@ -117,28 +117,31 @@ func filter[T any](in []T, keep func(T) bool) []T {
 	return in
 }
 
-// dated gives each allocation the moment it was first seen.
+// dated gives each allocation the moment it was first seen. A pod UID that becomes known, or is not known for a while, is no
+// new pod; another UID is.
 func dated(now, before []sharing.Allocation, at time.Time) []sharing.Allocation {
-	since := make(map[sharing.Allocation]time.Time, len(before))
+	known := make(map[sharing.Allocation]sharing.Allocation, len(before))
 	for _, a := range before {
-		since[identity(a)] = a.Since
+		known[identity(a)] = a
 	}
 	out := slices.Clone(now)
 	for i := range out {
-		if !out[i].Since.IsZero() {
+		a := &out[i]
+		if !a.Since.IsZero() {
 			continue
 		}
-		out[i].Since = at
-		if t, ok := since[identity(out[i])]; ok {
-			out[i].Since = t
+		a.Since = at
+		old, again := known[identity(*a)]
+		if again && (old.Holder.PodUID == a.Holder.PodUID || old.Holder.PodUID == "" || a.Holder.PodUID == "") {
+			a.Since = old.Since
 		}
 	}
 	return out
 }
 
-// identity is an allocation without what may change while it lasts.
+// identity is an allocation without what may change or become known while it lasts.
 func identity(a sharing.Allocation) sharing.Allocation {
-	a.Since, a.Terminal = time.Time{}, false
+	a.Since, a.Terminal, a.Holder.PodUID = time.Time{}, false, ""
 	return a
 }
 

@@ -4,6 +4,7 @@ package meter
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,6 +31,28 @@ func TestOneBadSampleCostsOneSample(t *testing.T) {
 	if len(m.reading.Samples) != 2 || len(m.reading.Devices) != 5 {
 		t.Error("the source's own answer was written to")
 	}
+}
+
+func TestPodUIDThatBecomesKnownIsNoNewPod(t *testing.T) {
+	m := newMachine()
+	turning(t, m, nil, func(t *testing.T, mt *Meter) {
+		first := mt.Latest().Listing.Allocations[0].Since
+		for _, step := range []struct {
+			uid  string
+			same bool
+		}{{"u-1", true}, {"", true}, {"u-1", true}, {"u-2", false}} {
+			m.set(func(m *machine) {
+				l := m.listing
+				l.Allocations = slices.Clone(l.Allocations)
+				l.Allocations[0].Holder.PodUID = step.uid
+				m.listing = l
+			})
+			after(10 * time.Second)
+			if got := mt.Latest().Listing.Allocations[0].Since; got.Equal(first) != step.same {
+				t.Errorf("UID %q: since %v, first %v, want the same: %v", step.uid, got, first, step.same)
+			}
+		}
+	})
 }
 
 func TestAllocationKeepsTheMomentItWasFirstSeen(t *testing.T) {

@@ -13,7 +13,11 @@ import (
 // replaces the remembered one. The kubelet lists healthy ids only, so that one
 // unhealthy replica looks like a smaller set, and it must not raise everybody's
 // share; a plugin that was really configured anew goes on advertising the new set.
-// A last replica that stays unhealthy for longer cannot be told from such a plugin.
+//
+// A set that lacks just its last replica could be either for ever: NVIDIA's plugin marks one
+// replica of a broken GPU, and never takes it back. It is a new configuration only if the plugin
+// was away in between, as it is when it is configured anew, or if every other device that had as
+// many replicas lacks its last one too.
 const SeatsHold = 5 * time.Minute
 
 // Seats remembers the replicas that were advertised for each device. It is
@@ -30,6 +34,9 @@ type seatMemory struct {
 	// set stands unchallenged.
 	smaller int
 	since   time.Time
+	// away says that the device was not advertised at all since the remembered set was
+	// last seen whole.
+	away bool
 }
 
 const noSmaller = -1
@@ -79,30 +86,60 @@ func (s Seats) Observe(now time.Time, ix *Index, advertised []Advertised) Seats 
 			continue
 		}
 		if _, ok := seen[device]; !ok {
-			m.smaller = noSmaller
+			m.smaller, m.away = noSmaller, true
 			next[device] = m
 		}
 	}
 	for device, ids := range seen {
 		slices.Sort(ids)
+		seen[device] = slices.Compact(ids)
+	}
+	for device, ids := range seen {
 		old, ok := s.memory[device]
 		if !ok {
 			old.smaller = noSmaller
 		}
-		if m := old.observe(now, slices.Compact(ids)); len(m.ids) > 0 {
+		plausible := old.away || !old.lacksLast(ids) || s.allLackLast(device, seen)
+		if m := old.observe(now, ids, plausible); len(m.ids) > 0 {
 			next[device] = m
 		}
 	}
 	return Seats{memory: next}
 }
 
+// allLackLast says that there are other devices with as many replicas as this one, and that
+// each of them is advertised without its last replica as well.
+func (s Seats) allLackLast(device gpu.UUID, seen map[gpu.UUID][]int) bool {
+	others := 0
+	for other, m := range s.memory {
+		ids, advertised := seen[other]
+		if other == device || !advertised || len(m.ids) != s.Of(device) {
+			continue
+		}
+		if !m.lacksLast(ids) {
+			return false
+		}
+		others++
+	}
+	return others > 0
+}
+
+// lacksLast says that ids are the remembered replicas less the last one.
+func (m seatMemory) lacksLast(ids []int) bool {
+	n := len(ids)
+	return n > 0 && n == len(m.ids)-1 && slices.Equal(ids, m.ids[:n])
+}
+
 // observe is m after the device was advertised with these replica numbers, in
-// ascending order; none says that it was advertised whole.
-func (m seatMemory) observe(now time.Time, ids []int) seatMemory {
+// ascending order; none says that it was advertised whole. A smaller set that is not
+// plausible as a new configuration changes nothing.
+func (m seatMemory) observe(now time.Time, ids []int, plausible bool) seatMemory {
 	m.ids = union(m.ids, ids)
 	complete := len(ids) == 0 || ids[len(ids)-1] == len(ids)-1
 	switch {
-	case !complete || len(ids) >= len(m.ids):
+	case len(ids) >= len(m.ids):
+		m.smaller, m.away = noSmaller, false
+	case !complete || !plausible:
 		m.smaller = noSmaller
 	case m.smaller != len(ids) || now.Before(m.since):
 		m.smaller, m.since = len(ids), now

@@ -60,6 +60,48 @@ func TestAnUnhealthyReplicaRaisesNobodysShare(t *testing.T) {
 	}
 }
 
+// NVIDIA's plugin marks the last replica of a GPU that had a critical XID, and never takes it back.
+func TestALastReplicaThatStaysUnhealthyRaisesNobodysShare(t *testing.T) {
+	w := newWatch(t, plain("GPU-a", 0), plain("GPU-b", 1))
+	four := replicas("nvidia.com/gpu", "GPU-a", 4)
+	other := replicas("nvidia.com/gpu", "GPU-b", 4)
+	w.after(0, slices.Concat(four, other), "GPU-a", 4)
+	for range 5 {
+		w.after(SeatsHold, slices.Concat(four[:3], other), "GPU-a", 4)
+	}
+	alone := newWatch(t, plain("GPU-a", 0))
+	alone.after(0, four, "GPU-a", 4)
+	for range 5 {
+		alone.after(SeatsHold, four[:3], "GPU-a", 4)
+	}
+}
+
+func TestOneReplicaLessCountsWhereItIsANewConfiguration(t *testing.T) {
+	four := replicas("nvidia.com/gpu", "GPU-a", 4)
+	restarted := newWatch(t, plain("GPU-a", 0))
+	restarted.after(0, four, "GPU-a", 4)
+	restarted.after(time.Second, nil, "GPU-a", 4)
+	restarted.after(time.Second, four[:3], "GPU-a", 4)
+	restarted.after(SeatsHold, four[:3], "GPU-a", 3)
+
+	// A restart between two observations is not seen, but every GPU has one less.
+	unseen := newWatch(t, plain("GPU-a", 0), plain("GPU-b", 1), plain("GPU-c", 2))
+	other := replicas("nvidia.com/gpu", "GPU-b", 4)
+	third := replicas("nvidia.com/gpu", "GPU-c", 2)
+	unseen.after(0, slices.Concat(four, other, third), "GPU-a", 4)
+	unseen.after(time.Second, slices.Concat(four[:3], other[:3], third), "GPU-a", 4)
+	unseen.after(SeatsHold, slices.Concat(four[:3], other[:3], third), "GPU-a", 3)
+	unseen.after(0, nil, "GPU-b", 3)
+
+	// A plugin that came back whole proves nothing about what is missing later.
+	back := newWatch(t, plain("GPU-a", 0))
+	back.after(0, four, "GPU-a", 4)
+	back.after(time.Second, nil, "GPU-a", 4)
+	back.after(time.Second, four, "GPU-a", 4)
+	back.after(time.Second, four[:3], "GPU-a", 4)
+	back.after(SeatsHold, four[:3], "GPU-a", 4)
+}
+
 func TestMoreReplicasCountAtOnce(t *testing.T) {
 	w := newWatch(t, plain("GPU-a", 0))
 	w.after(0, replicas("nvidia.com/gpu", "GPU-a", 2), "GPU-a", 2)
@@ -74,7 +116,7 @@ func TestFewerReplicasCountAfterTheHold(t *testing.T) {
 	w.after(SeatsHold-1, eight[:4], "GPU-a", 8)
 	w.after(1, eight[:4], "GPU-a", 4)
 	// Another smaller size begins its own time.
-	w.after(time.Second, eight[:3], "GPU-a", 4)
+	w.after(time.Second, eight[:1], "GPU-a", 4)
 	w.after(SeatsHold-1, eight[:2], "GPU-a", 4)
 	w.after(SeatsHold-1, eight[:2], "GPU-a", 4)
 	// A plugin that goes away proves nothing, and the time begins anew.

@@ -4,11 +4,15 @@ package sim
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/gpumeter/gpumeter/pkg/gpu"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
@@ -115,6 +119,134 @@ events: [{at: 1m, do: repartition, gpu: 0, layout: [1g.10gb@6, 2g.20gb@0, 2g.20g
 	if util := number(t, value(t, n, 2*time.Minute, 0, 3, 1001)); util != 0 {
 		t.Errorf("a new instance is at %v before anyone holds it", util)
 	}
+}
+
+// The UUIDs of a known machine stand where the scenario says, an instance made again has
+// its own again, and another profile in the same place is another device.
+func TestGivenUUIDs(t *testing.T) {
+	n := parsed(t, `
+gpus:
+  - {model: H100-80, uuid: GPU-known}
+  - {model: H100-80}
+  - model: H100-80
+    uuid: GPU-mig
+    mig: [1g.10gb@6, 2g.20gb, 2g.20gb@0]
+    mig_uuids: [MIG-small, MIG-right, MIG-left]
+pods:
+  - {name: small, resource: nvidia.com/mig-1g.10gb}
+  - {name: big, resource: nvidia.com/mig-2g.20gb, count: 2}
+events:
+  - {at: 1m, do: repartition, gpu: 2, layout: [1g.10gb@6, 1g.20gb@0]}
+  - {at: 2m, do: repartition, gpu: 2, layout: [2g.20gb, 2g.20gb, 1g.10gb@6]}
+`)
+	uuids := func(at time.Duration) (out []string) {
+		for _, d := range n.ReadingAt(at, nil).Devices {
+			out = append(out, fmt.Sprintf("%s %s@%d", d.UUID, d.Profile.Name, d.Placement.Start))
+		}
+		return out
+	}
+	before := uuids(0)
+	want := []string{
+		"GPU-known @0", before[1], "GPU-mig @0", "MIG-left 2g.20gb@0", "MIG-right 2g.20gb@2", "MIG-small 1g.10gb@6",
+	}
+	if diff := cmp.Diff(want, before); diff != "" {
+		t.Errorf("at first (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(before, uuids(2*time.Minute)); diff != "" {
+		t.Errorf("after the way there and back (-want +got):\n%s", diff)
+	}
+	between := uuids(time.Minute)
+	if strings.Contains(between[3], "MIG-left") || !slices.Contains(between, "MIG-small 1g.10gb@6") {
+		t.Errorf("between: %q", between)
+	}
+	if got := podNames(n.Truth(90 * time.Second)); got != "small" {
+		t.Errorf("after the first repartition hold %s, want small", got)
+	}
+	var ids []string
+	for _, a := range n.Truth(0) {
+		ids = append(ids, a.DeviceID)
+	}
+	slices.Sort(ids)
+	if diff := cmp.Diff([]string{"MIG-left", "MIG-right", "MIG-small"}, ids); diff != "" {
+		t.Errorf("held at first (-want +got):\n%s", diff)
+	}
+}
+
+// Events of one kind that overlap count each for its own time.
+func TestOverlappingDelays(t *testing.T) {
+	n := parsed(t, `
+gpus: [{model: H100-80}]
+events:
+  - {at: 1m, do: kubelet_slow, delay: 5s, for: 10m}
+  - {at: 1m, do: slow, gpu: 0, delay: 5s, for: 10m}
+  - {at: 1m, do: hang, gpu: 0, for: 10m}
+  - {at: 2m, do: kubelet_slow, delay: 1s, for: 1m}
+  - {at: 2m, do: slow, gpu: 0, delay: 7s, for: 1m}
+  - {at: 2m, do: hang, gpu: 0, for: 1m}
+`)
+	for _, tc := range []struct {
+		at            time.Duration
+		kubelet, card time.Duration
+		hangs         bool
+	}{
+		{0, 0, 0, false},
+		{time.Minute, 5 * time.Second, 5 * time.Second, true},
+		{2 * time.Minute, 5 * time.Second, 7 * time.Second, true},
+		{3 * time.Minute, 5 * time.Second, 5 * time.Second, true},
+		{11 * time.Minute, 0, 0, false},
+	} {
+		s := n.line.at(tc.at).state
+		if s.kubeletDelay != tc.kubelet || s.cards[0].slow != tc.card {
+			t.Errorf("at %s the kubelet is %s late and the card %s, want %s and %s", tc.at, s.kubeletDelay, s.cards[0].slow, tc.kubelet, tc.card)
+		}
+		if hangs := len(n.ReadingAt(tc.at, nil).Troubles) > 0; hangs != tc.hangs {
+			t.Errorf("at %s the card hangs: %v", tc.at, hangs)
+		}
+	}
+}
+
+// Delays pass in real time whatever the speed, and a story's time does not.
+func TestDelaysAtSpeed(t *testing.T) {
+	s, err := Parse("test.yaml", []byte(`
+gpus: [{model: H100-80}]
+pods: [{name: a, start: 2m}]
+events:
+  - {at: 0s, do: slow, gpu: 0, delay: 3s, for: 1m}
+  - {at: 1m, do: kubelet_slow, delay: 2s, for: 1m}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		n, err := NewNode(s, Options{Start: story, Speed: 60})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		r, err := n.Read(t.Context(), nil)
+		if took := time.Since(begun); err != nil || took != 3*time.Second || !r.Time.Equal(story.Add(3*time.Minute)) {
+			t.Errorf("a slow card's reading took %s and is of %s (%v)", took, r.Time, err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		n, err := NewNode(s, Options{Start: story, Speed: 60})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := n.List(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a listing with less time than the kubelet takes: %v", err)
+		}
+		// The second that the first listing waited is a minute of the story: the kubelet
+		// is no longer slow, and the pod is there.
+		begun := time.Now()
+		l, err := n.List(t.Context())
+		if took := time.Since(begun); err != nil || took != 0 || len(l.Allocations) != 1 {
+			t.Errorf("the next listing took %s and has %d allocations (%v)", took, len(l.Allocations), err)
+		}
+	})
 }
 
 // A pod that finds no free id waits until there is one.

@@ -63,18 +63,19 @@ func (n *Node) serveOnce(ctx context.Context, socket string) error {
 		defer close(down)
 		n.sleepUntilKubelet(watch, false)
 	}()
+	// A kubelet that goes down does not wait for its clients.
+	defer server.Stop()
 	select {
-	case err = <-done:
-		err = fmt.Errorf("serve pod resources on %s: %w", socket, err)
+	case err := <-done:
+		cancel()
+		<-down
+		return fmt.Errorf("serve pod resources on %s: %w", socket, err)
 	case <-down:
-		err = nil
+		// The listener takes its socket file along, after Stop if Serve had hardly begun.
+		server.Stop()
+		<-done
+		return nil
 	}
-	cancel()
-	<-down
-	// A kubelet that goes down does not wait for its clients. The listener takes
-	// its socket file along.
-	server.Stop()
-	return err
 }
 
 // sleepUntilKubelet waits while the kubelet's state is as given; false when ctx ended first.

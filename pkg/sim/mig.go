@@ -15,6 +15,19 @@ import (
 type slot struct {
 	profile gpu.MIGProfile
 	start   int
+	// entry is its place in the layout as written.
+	entry int
+}
+
+// instance tells the GPU instances that a card can have apart: profiles of one size
+// have the same ids.
+type instance struct {
+	id      int
+	profile string
+}
+
+func (c *cardSpec) instance(s slot) instance {
+	return instance{s.instanceID(c.model.capacity.Memory), s.profile.Name}
 }
 
 // instanceID numbers GPU instances as the nodes of a binary tree over the card's
@@ -40,15 +53,16 @@ func (m *model) place(layout []string) ([]slot, error) {
 	type wish struct {
 		profile gpu.MIGProfile
 		starts  []int
+		entry   int
 	}
 	wishes := make([]wish, 0, len(layout))
-	for _, entry := range layout {
+	for i, entry := range layout {
 		name, at, fixed := strings.Cut(entry, "@")
 		p, ok := m.profile(name)
 		if !ok {
 			return nil, &unknownWordError{what: "MIG profile of " + m.product, word: name, known: m.profileNames()}
 		}
-		w := wish{p, p.Starts}
+		w := wish{p, p.Starts, i}
 		if fixed {
 			start, err := strconv.Atoi(at)
 			if err != nil || !slices.Contains(p.Starts, start) {
@@ -73,7 +87,7 @@ func (m *model) place(layout []string) ([]slot, error) {
 			return true
 		}
 		for _, start := range wishes[i].starts {
-			s := slot{wishes[i].profile, start}
+			s := slot{wishes[i].profile, start, wishes[i].entry}
 			if !fits(slots, s) {
 				continue
 			}

@@ -340,4 +340,14 @@ func TestSpeed(t *testing.T) {
 			t.Errorf("after 10 s at speed 60 it is %s", got)
 		}
 	})
+	// Three hours at a million are more than a Duration can count.
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, "default", Options{Speed: 1e6})
+		time.Sleep(time.Hour)
+		before := n.Elapsed()
+		time.Sleep(2 * time.Hour)
+		if after := n.Elapsed(); after < before || n.wall(after) <= 0 {
+			t.Errorf("the clock went from %s back to %s", before, after)
+		}
+	})
 }

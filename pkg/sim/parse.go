@@ -36,7 +36,7 @@ func Parse(name string, data []byte) (*Scenario, error) {
 		driver:    "580.95.05",
 		seed:      1,
 		processes: true,
-	}, kinds: loadKinds()}
+	}, kinds: loadKinds(), uuids: map[string]int{}}
 	root := p.document(data)
 	if root == nil {
 		return nil, p.err()
@@ -57,6 +57,8 @@ type parser struct {
 	models []*model
 	minors []int
 	kinds  []loadKind
+	// uuids are the lines of those that are given.
+	uuids map[string]int
 }
 
 func (p *parser) scenario(root *yaml.Node) {
@@ -181,17 +183,15 @@ func (p *parser) card(n *yaml.Node) {
 		count  = 1
 		layout []string
 		mig    *yaml.Node
-		given  []string
+		uuids  *yaml.Node
 	)
 	p.mapping(n, "gpus", keys{
-		"uuid": func(n *yaml.Node) { c.uuid = p.uuid(n, "uuid", "GPU-") },
-		"mig_uuids": func(n *yaml.Node) {
-			p.list(n, "mig_uuids", func(e *yaml.Node) { given = append(given, p.uuid(e, "mig_uuids", "MIG-")) })
-		},
-		"model": func(n *yaml.Node) { c.model = p.findModel(n) },
-		"count": func(n *yaml.Node) { count = p.integer(n, "count", 1, gpuLimit) },
-		"mig":   func(n *yaml.Node) { mig, c.mig, layout = n, true, p.texts(n, "mig") },
-		"lost":  func(n *yaml.Node) { c.lost = p.boolean(n, "lost") },
+		"uuid":      func(n *yaml.Node) { c.uuid = p.uuid(n, "uuid", "GPU-") },
+		"mig_uuids": func(n *yaml.Node) { uuids = n },
+		"model":     func(n *yaml.Node) { c.model = p.findModel(n) },
+		"count":     func(n *yaml.Node) { count = p.integer(n, "count", 1, gpuLimit) },
+		"mig":       func(n *yaml.Node) { mig, c.mig, layout = n, true, p.texts(n, "mig") },
+		"lost":      func(n *yaml.Node) { c.lost = p.boolean(n, "lost") },
 		"numa": func(n *yaml.Node) {
 			p.list(n, "numa", func(e *yaml.Node) { c.numa = append(c.numa, p.integer(e, "numa", 0, 63)) })
 		},
@@ -210,29 +210,44 @@ func (p *parser) card(n *yaml.Node) {
 		}
 		c.slots = slots
 	}
-	if c.uuid != "" && count > 1 {
-		p.at(n.Line, "one uuid for %d GPUs (leave count out)", count)
+	if uuids != nil {
+		c.migUUIDs = p.migUUIDs(uuids, &c, len(layout))
 	}
-	if len(given) > 0 {
-		if len(given) != len(c.slots) {
-			p.at(n.Line, "%d mig_uuids for %d MIG devices (give one for each, in their order)", len(given), len(c.slots))
-			return
-		}
-		c.migUUIDs = map[int]string{}
-		for i, sl := range c.slots {
-			c.migUUIDs[sl.instanceID(c.model.capacity.Memory)] = given[i]
-		}
+	if count > 1 && (c.uuid != "" || uuids != nil) {
+		p.at(n.Line, "the uuids of one GPU for %d (leave count out, and write an entry for each GPU)", count)
 	}
 	for range count {
 		p.s.cards = append(p.s.cards, c)
 	}
 }
 
-// uuid is a driver's name of a device.
+// migUUIDs are the UUIDs of a card's first MIG devices, in the order of its layout as
+// written, of so many entries.
+func (p *parser) migUUIDs(n *yaml.Node, c *cardSpec, entries int) map[instance]string {
+	var given []string
+	p.list(n, "mig_uuids", func(e *yaml.Node) { given = append(given, p.uuid(e, "mig_uuids", "MIG-")) })
+	if len(given) != entries {
+		p.at(n.Line, "%d mig_uuids for %d instances in mig (give one for each, in the same order)", len(given), entries)
+		return nil
+	}
+	out := map[instance]string{}
+	for _, sl := range c.slots {
+		out[c.instance(sl)] = given[sl.entry]
+	}
+	return out
+}
+
+// uuid is a driver's name of a device, which no other device of the node has.
 func (p *parser) uuid(n *yaml.Node, key, prefix string) string {
 	u := p.plain(n, key)
-	if !strings.HasPrefix(u, prefix) || len(u) == len(prefix) {
+	line, twice := p.uuids[u]
+	switch {
+	case !strings.HasPrefix(u, prefix) || len(u) == len(prefix):
 		p.at(n.Line, "%s %q (want %sxxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx)", key, u, prefix)
+	case twice:
+		p.at(n.Line, "%s %s is already at line %d (each device has its own)", key, u, line)
+	default:
+		p.uuids[u] = n.Line
 	}
 	return u
 }

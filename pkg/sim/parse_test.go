@@ -95,6 +95,16 @@ func TestParseErrors(t *testing.T) {
 		{"too many", "gpus: [{model: B200, count: 65}]\n", `s:1: count must be a whole number from 1 to 64, not "65"`},
 		{"layout", "gpus:\n  - model: H100-80\n    mig: [4g.40gb, 4g.40gb]\n", `s:3: 4g.40gb + 4g.40gb do not fit together on NVIDIA H100 80GB HBM3 (7 compute and 8 memory slices in all; known: 1g.10gb, 1g.10gb+me, 1g.20gb, 2g.20gb, 3g.40gb, 4g.40gb, 7g.80gb)`},
 		{"profile", "gpus:\n  - {model: H100-80, mig: [1g.5gb]}\n", `s:2: unknown MIG profile of NVIDIA H100 80GB HBM3 "1g.5gb" (did you mean 1g.10gb?)`},
+		{"uuid twice", "gpus:\n  - {model: H100-80, uuid: GPU-a}\n  - {model: H100-80, uuid: GPU-a}\n", `s:3: uuid GPU-a is already at line 2 (each device has its own)`},
+		{"MIG uuid twice", "gpus:\n  - model: H100-80\n    mig: [3g.40gb, 3g.40gb]\n    mig_uuids:\n      - MIG-a\n      - MIG-a\n", `s:6: mig_uuids MIG-a is already at line 5 (each device has its own)`},
+		{"MIG uuid of another card", "gpus:\n  - {model: H100-80, mig: [3g.40gb], mig_uuids: [MIG-a]}\n  - {model: H100-80, mig: [3g.40gb], mig_uuids: [MIG-a]}\n", `s:3: mig_uuids MIG-a is already at line 2 (each device has its own)`},
+		{"uuid of a MIG device", "gpus:\n  - {model: H100-80, uuid: MIG-a}\n", `s:2: uuid "MIG-a" (want GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx)`},
+		{"empty uuid", "gpus:\n  - {model: H100-80, uuid: GPU-}\n", `s:2: uuid "GPU-" (want GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx)`},
+		{"uuid of many", "gpus:\n  - {model: H100-80, count: 2, uuid: GPU-a}\n", `s:2: the uuids of one GPU for 2 (leave count out, and write an entry for each GPU)`},
+		{"MIG uuids of many", "gpus:\n  - {model: H100-80, count: 2, mig: [3g.40gb], mig_uuids: [MIG-a]}\n", `s:2: the uuids of one GPU for 2 (leave count out, and write an entry for each GPU)`},
+		{"too few MIG uuids", "gpus:\n  - model: H100-80\n    mig: [3g.40gb, 3g.40gb]\n    mig_uuids: [MIG-a]\n", `s:4: 1 mig_uuids for 2 instances in mig (give one for each, in the same order)`},
+		{"MIG uuids without MIG", "gpus:\n  - {model: H100-80, mig_uuids: [MIG-a]}\n", `s:2: 1 mig_uuids for 0 instances in mig (give one for each, in the same order)`},
+		{"plugin of what", oneCard + "events:\n  - {at: 1m, do: plugin_away, for: 1m, resource: nvidia.com/gup}\n", `s:3: unknown resource of a plugin "nvidia.com/gup" (did you mean nvidia.com/gpu?)`},
 		{"minors", oneCard + "minors: [1]\n", `s:1: minors has 1 numbers for 2 GPUs (give one for each)`},
 		{"sharing", oneCard + "sharing: [{replicas: 1}]\n", `s:2: replicas must be a whole number from 2 to 128, not "1"`},
 		{"shared twice", oneCard + "sharing:\n  - {replicas: 2}\n  - {replicas: 4}\n", `s:4: nvidia.com/gpu is shared twice (give each entry its own gpus)`},
@@ -188,6 +198,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(data)
 	}
 	f.Add([]byte(oneCard + "fields: {150: {sine: {mean: 1, amplitude: 2, period: 1s}}, 155: blank}\n"))
+	f.Add([]byte("gpus: [{model: H100-80, uuid: GPU-a, mig: [1g.10gb@6, 3g.40gb], mig_uuids: [MIG-a, MIG-b]}]\n"))
 	f.Add([]byte("gpus: &a [*a]\n"))
 	f.Add([]byte("? [a]\n: b\n"))
 	f.Add([]byte(oneCard + "loop: 1s\npods: [{name: a, repeat: {every: 1ns, lifetime: 1ns}}]\n"))

@@ -101,7 +101,7 @@ func (n *Node) reading(elapsed time.Duration, fields []gpu.FieldID, late []int) 
 		case c.lost:
 			p.absent = gpu.ReasonLost
 			r.Troubles = append(r.Troubles, gpu.Trouble{GPU: p.card.uuid, Reason: gpu.ReasonLost, Text: "the GPU has fallen off the bus"})
-		case c.hang || slices.Contains(late, i):
+		case c.hang > 0 || slices.Contains(late, i):
 			p.absent = gpu.ReasonTimeout
 			r.Troubles = append(r.Troubles, gpu.Trouble{GPU: p.card.uuid, Reason: gpu.ReasonTimeout, Text: "the driver did not answer for this GPU in time"})
 		}
@@ -167,7 +167,7 @@ func (p *physics) concerns(scope gpu.Scope, slot int) bool {
 func (n *Node) processesAt(m moment) []gpu.Process {
 	var out []gpu.Process
 	for i, c := range m.state.cards {
-		if c.lost || c.hang {
+		if c.lost || c.hang > 0 {
 			continue
 		}
 		first := len(out)

@@ -52,9 +52,9 @@ type cardSpec struct {
 	lost  bool
 	numa  []int
 	minor int
-	// uuid and migUUIDs, by GPU-instance id, are given where a known machine is replayed; the seed gives the rest.
+	// uuid and migUUIDs are given where a known machine is replayed; the seed gives the rest.
 	uuid     string
-	migUUIDs map[int]string
+	migUUIDs map[instance]string
 	fields   map[gpu.FieldID]function
 }
 

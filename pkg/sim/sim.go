@@ -13,7 +13,8 @@
 //	description, node, driver, seed
 //	loop: 20m                 how long a round is; none: the story has no end
 //	device_ids: nvidia | gke  "GPU-…::1" or "nvidia0/vgpu1"
-//	gpus:                     model, count, mig: [3g.40gb, 1g.10gb@6], numa: [0, 1], lost, fields
+//	gpus:                     model, count, mig: [3g.40gb, 1g.10gb@6], numa: [0, 1], lost, fields,
+//	                          uuid: GPU-…, mig_uuids: [MIG-…, MIG-…] in the order of mig
 //	minors: [1, 0]            where they differ from the GPUs' numbers
 //	models:                   cards the program does not know: name, memory_mib, power_limit, …
 //	sharing:                  resource, replicas, rename: true for .shared, strategy, gpus: 2-5
@@ -34,9 +35,14 @@
 // Times count from the beginning of a round; delays alone pass in real time. At the
 // end of a round everything is as it was at the beginning, but counters go on, and
 // so do the pods that were there all along.
+//
+// UUIDs come from the seed unless they are given, as for the replay of a known machine.
+// An instance that a repartition makes again, of the same profile in the same place, has
+// the UUID that it had before.
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -107,27 +113,30 @@ func NewNode(s *Scenario, o Options) (*Node, error) {
 	}
 	uuids := make([]string, len(s.cards))
 	for i := range s.cards {
-		h := mix(n.seed, hashText("card"), uint64(i))
-		if uuids[i] = s.cards[i].uuid; uuids[i] == "" {
-			uuids[i] = "GPU-" + uuidFrom(h)
-		}
-		m := s.cards[i].model
-		c := card{
-			uuid: gpu.UUID(uuids[i]), model: m, serial: fmt.Sprintf("16%011d", mix(h, 9)%1e11),
-			idle: m.idle * (0.96 + 0.08*unit01(mix(h, 3))), warmth: 6*unit01(mix(h, 4)) - 3,
-			energy: m.idle * 86400 * (1 + 30*unit01(mix(h, 5))), replays: int64(mix(h, 6) % 4 / 3),
-			fields: map[gpu.FieldID]function{},
-		}
-		for _, fields := range []map[gpu.FieldID]function{s.fields, s.cards[i].fields} {
-			for id, f := range fields {
-				f.seed = mix(f.seed, h)
-				c.fields[id] = f
-			}
-		}
-		n.cards = append(n.cards, c)
+		c := s.newCard(i, n.seed)
+		n.cards, uuids[i] = append(n.cards, c), string(c.uuid)
 	}
 	n.line = play(s, n.seed, uuids)
 	return n, nil
+}
+
+// newCard is the i-th GPU; what the scenario leaves open about it, the seed decides.
+func (s *Scenario) newCard(i int, seed uint64) card {
+	spec, h := &s.cards[i], mix(seed, hashText("card"), uint64(i))
+	m := spec.model
+	c := card{
+		uuid: gpu.UUID(cmp.Or(spec.uuid, "GPU-"+uuidFrom(h))), model: m, serial: fmt.Sprintf("16%011d", mix(h, 9)%1e11),
+		idle: m.idle * (0.96 + 0.08*unit01(mix(h, 3))), warmth: 6*unit01(mix(h, 4)) - 3,
+		energy: m.idle * 86400 * (1 + 30*unit01(mix(h, 5))), replays: int64(mix(h, 6) % 4 / 3),
+		fields: map[gpu.FieldID]function{},
+	}
+	for _, fields := range []map[gpu.FieldID]function{s.fields, spec.fields} {
+		for id, f := range fields {
+			f.seed = mix(f.seed, h)
+			c.fields[id] = f
+		}
+	}
+	return c
 }
 
 // pciAddress is where the i-th card is plugged.
@@ -140,7 +149,13 @@ func (n *Node) Scenario() *Scenario { return n.scenario }
 
 // Elapsed is the simulated time since the story began.
 func (n *Node) Elapsed() time.Duration {
-	return time.Duration(float64(time.Since(n.born)) * n.speed)
+	return scale(time.Since(n.born), n.speed)
+}
+
+// scale is a duration times a factor, but no longer than 146 years: at speed a story
+// outlasts what a Duration can count.
+func scale(d time.Duration, factor float64) time.Duration {
+	return time.Duration(min(float64(d)*factor, 1<<62))
 }
 
 // Now is the node's wall clock.
@@ -148,7 +163,7 @@ func (n *Node) Now() time.Time { return n.start.Add(n.Elapsed()) }
 
 // wall is how much real time a simulated duration takes.
 func (n *Node) wall(d time.Duration) time.Duration {
-	return time.Duration(float64(d) / n.speed)
+	return scale(d, 1/n.speed)
 }
 
 // Truth is who holds which device ids at a time since the story began, with the

@@ -31,8 +31,11 @@ type stage struct {
 	sick            map[sickKey]int
 	away            map[string]int
 	down            int
-	delays          []time.Duration
-	order           int
+	// delays are of the slow events under way, by GPU; -1 is the kubelet, whose longest
+	// is lag.
+	delays map[int][]time.Duration
+	lag    time.Duration
+	order  int
 
 	states []*nodeState
 }
@@ -50,6 +53,7 @@ func play(s *Scenario, seed uint64, uuids []string) *timeline {
 		s: s, seed: seed, uuids: uuids,
 		cards: make([]cardState, len(s.cards)), dirty: make([]bool, len(s.cards)),
 		held: map[seatKey]*placement{}, sick: map[sickKey]int{}, away: map[string]int{},
+		delays: map[int][]time.Duration{},
 	}
 	for i := range s.cards {
 		g.cards[i].lost = s.cards[i].lost
@@ -174,20 +178,33 @@ func (g *stage) effect(e *eventSpec) (begin, end func()) {
 	case doGPUBack:
 		return back, nil
 	case doHang:
-		return card(func(c *cardState) { c.hang = true }), card(func(c *cardState) { c.hang = false })
+		return card(func(c *cardState) { c.hang++ }), card(func(c *cardState) { c.hang-- })
 	case doSlow:
-		return card(func(c *cardState) { c.slow = e.delay }), card(func(c *cardState) { c.slow = 0 })
+		return card(func(c *cardState) { c.slow = g.delay(e) }), card(func(c *cardState) { c.slow = g.hasten(e) })
 	case doRepartition:
 		return func() { g.repartition(e) }, nil
 	case doKubeletRestart:
 		return node(func() { g.down++; g.away[""]++ }), node(func() { g.away[""]-- })
 	case doKubeletSlow:
-		return node(func() { g.delays = append(g.delays, e.delay) }), node(func() { g.delays = g.delays[1:] })
+		return node(func() { g.lag = g.delay(e) }), node(func() { g.lag = g.hasten(e) })
 	case doPluginAway:
 		return node(func() { g.away[e.resource]++ }), node(func() { g.away[e.resource]-- })
 	default:
 		return node(func() { g.sicken(e, 1) }), node(func() { g.sicken(e, -1) })
 	}
+}
+
+// delay and hasten begin and end what makes a card, or the kubelet where the event
+// has none, slow. The longest delay under way counts.
+func (g *stage) delay(e *eventSpec) time.Duration {
+	g.delays[e.gpu] = append(g.delays[e.gpu], e.delay)
+	return slices.Max(g.delays[e.gpu])
+}
+
+func (g *stage) hasten(e *eventSpec) time.Duration {
+	i := slices.Index(g.delays[e.gpu], e.delay)
+	g.delays[e.gpu] = slices.Delete(g.delays[e.gpu], i, i+1)
+	return slices.Max(append(g.delays[e.gpu], 0))
 }
 
 // sicken marks one replica of a card's devices, or all of the card.
@@ -211,8 +228,7 @@ func (g *stage) repartition(e *eventSpec) {
 func (c *cardState) setSlots(s *Scenario, card int, uuid string, slots []slot) {
 	c.slots, c.uuids = slots, nil
 	for _, sl := range slots {
-		gi := sl.instanceID(s.cards[card].model.capacity.Memory)
-		c.uuids = append(c.uuids, gpu.UUID(s.cards[card].migUUID(uuid, gi, sl.profile.Name)))
+		c.uuids = append(c.uuids, gpu.UUID(s.cards[card].migUUID(uuid, sl)))
 	}
 }
 
@@ -269,10 +285,7 @@ func (g *stage) record() {
 	}
 	n := &nodeState{
 		from: g.now, cards: cards, active: slices.Clone(g.active), units: g.units,
-		sick: maps.Clone(g.sick), away: maps.Clone(g.away), kubeletDown: g.down > 0,
-	}
-	for _, d := range g.delays {
-		n.kubeletDelay = max(n.kubeletDelay, d)
+		sick: maps.Clone(g.sick), away: maps.Clone(g.away), kubeletDown: g.down > 0, kubeletDelay: g.lag,
 	}
 	if g.devices == nil {
 		g.devices = deviceList(g.s, g.uuids, cards)

@@ -42,12 +42,14 @@ type nodeState struct {
 
 // cardState is one card between two changes of it. Immutable.
 type cardState struct {
-	since      float64
-	lost, hang bool
-	slow       time.Duration
-	slots      []slot
-	uuids      []gpu.UUID
-	uses       []use
+	since float64
+	lost  bool
+	// hang counts the events that keep the driver from answering.
+	hang  int
+	slow  time.Duration
+	slots []slot
+	uuids []gpu.UUID
+	uses  []use
 	// xid is the last one; touched says that this round has spoken of it.
 	xid     int
 	touched bool

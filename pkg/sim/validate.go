@@ -75,7 +75,18 @@ func (p *parser) validate() {
 		p.at(1, "%d events (%d at most)", len(s.events), startLimit)
 	}
 	if len(p.errs) == 0 {
-		p.checkPods()
+		most := s.mostOffered()
+		p.checkPods(most)
+		p.checkPlugins(most)
+	}
+}
+
+// checkPlugins sees that a plugin can only leave if it serves something.
+func (p *parser) checkPlugins(most map[string]int) {
+	for i := range p.s.events {
+		if e := &p.s.events[i]; e.resource != "" && most[e.resource] == 0 {
+			p.at(e.line, "%v", &unknownWordError{what: "resource of a plugin", word: e.resource, known: slices.Sorted(maps.Keys(most))})
+		}
 	}
 }
 
@@ -129,9 +140,8 @@ func (p *parser) checkSharing() {
 }
 
 // checkPods holds the pods against the most that the node ever offers.
-func (p *parser) checkPods() {
+func (p *parser) checkPods(most map[string]int) {
 	s := p.s
-	most := s.mostOffered()
 	offered := slices.Sorted(maps.Keys(most))
 	copies, starts := 0, 0
 	names := map[string]int{}
@@ -292,16 +302,16 @@ func (s *Scenario) unitsOf(card int, uuid string, slots []slot) []*unit {
 		return units
 	}
 	for _, sl := range slots {
-		gi := sl.instanceID(c.model.capacity.Memory)
-		add(migResource(sl.profile.Name), c.migUUID(uuid, gi, sl.profile.Name), fmt.Sprintf("nvidia%d/gi%d", c.minor, gi))
+		add(migResource(sl.profile.Name), c.migUUID(uuid, sl), fmt.Sprintf("nvidia%d/gi%d", c.minor, c.instance(sl).id))
 	}
 	return units
 }
 
 // migUUID is the same whenever the same instance is made again, as the driver does it.
-func (c *cardSpec) migUUID(card string, gi int, profile string) string {
+func (c *cardSpec) migUUID(card string, sl slot) string {
+	gi := c.instance(sl)
 	if u, given := c.migUUIDs[gi]; given {
 		return u
 	}
-	return "MIG-" + uuidFrom(mix(hashText(card), uint64(gi), hashText(profile)))
+	return "MIG-" + uuidFrom(mix(hashText(card), uint64(gi.id), hashText(gi.profile)))
 }

@@ -5,10 +5,13 @@ package app
 import (
 	"context"
 	"fmt"
-	"github.com/urfave/cli/v3"
 	"io"
 	"strings"
 	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/gpumeter/gpumeter/pkg/kubelet"
 )
 
 // Command is the exporter's command line; its action is run with what was asked for. It is
@@ -43,8 +46,8 @@ func Command(stdout, stderr io.Writer, run func(context.Context, Config) error) 
 func Defaults() Config {
 	return Config{
 		Collectors: DefaultCollectors, Address: ":9400", Interval: "30000",
-		KubeletSocket: "/var/lib/kubelet/pod-resources/kubelet.sock", KubeletMaxAge: 5 * time.Minute,
-		Checkpoint: "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+		KubeletSocket: kubelet.DefaultSocket, KubeletMaxAge: 5 * time.Minute,
+		Checkpoint: kubelet.DefaultCheckpoint,
 		GPUIDType:  "uid", HostnameLabel: "hostname", MIGPolicy: "blend",
 		Source: "auto", Scenario: "default", Speed: 1,
 		ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, LogFormat: "text",

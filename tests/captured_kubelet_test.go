@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -179,10 +180,7 @@ func TestCapturedKubeletEndToEnd(t *testing.T) {
 	}
 	for _, step := range steps {
 		kubelet.say(t, step.list, step.allocatable)
-		want := map[string]float64{}
-		for k, v := range full {
-			want[k] = v
-		}
+		want := maps.Clone(full)
 		step.want(want)
 		got, difference := map[string]float64{}, ""
 		for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {

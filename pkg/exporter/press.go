@@ -83,7 +83,8 @@ func (p *press) gzip(page, b []byte) []byte {
 func (p *press) zstdEncoder() *zstd.Encoder {
 	p.zstd.Do(func() {
 		p.zstds, _ = zstd.NewWriter(nil,
-			zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true))
+			zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+			zstd.WithLowerEncoderMem(true))
 	})
 	return p.zstds
 }

@@ -73,7 +73,9 @@ func (n *Node) serveOnce(ctx context.Context, socket string) error {
 	case <-down:
 		// The listener takes its socket file along, after Stop if Serve had hardly begun.
 		server.Stop()
-		<-done
+		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			return fmt.Errorf("serve pod resources on %s: %w", socket, err)
+		}
 		return nil
 	}
 }

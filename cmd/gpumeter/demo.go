@@ -35,7 +35,7 @@ func scenariosCommand(stdout io.Writer) *cli.Command {
 
 func demoCommand(stdout, stderr io.Writer) *cli.Command {
 	cfg := app.Defaults()
-	cfg.Source, cfg.Kubernetes = "sim", true
+	cfg.Source, cfg.Kubernetes, cfg.Quiet = "sim", true, true
 	var span time.Duration
 	return &cli.Command{
 		Name:  "demo",
@@ -45,7 +45,7 @@ func demoCommand(stdout, stderr io.Writer) *cli.Command {
 			&cli.StringFlag{Name: "scenario", Value: "default", Usage: "a shipped scenario (see `gpumeter scenarios`) or a FILE", Destination: &cfg.Scenario},
 			&cli.FloatFlag{Name: "speed", Value: 60, Usage: "simulated seconds per second", Destination: &cfg.Speed},
 			&cli.Uint64Flag{Name: "seed", Usage: "instead of the scenario's own seed", Destination: &cfg.Seed},
-			&cli.StringFlag{Name: "collect-interval", Aliases: []string{"c"}, Value: "1s", Usage: "`TIME` between samplings", Destination: &cfg.Interval},
+			&cli.StringFlag{Name: "collect-interval", Aliases: []string{"c"}, Value: "250ms", Usage: "`TIME` between samplings", Destination: &cfg.Interval},
 			&cli.StringFlag{Name: "collectors", Aliases: []string{"f"}, Value: app.DefaultCollectors, Usage: "`FILE` with the counters; built-in ones if it does not exist", Destination: &cfg.Collectors},
 			&cli.BoolFlag{Name: "kubernetes-virtual-gpus", Usage: "copy series per holder as dcgm-exporter does", Destination: &cfg.VirtualGPUs},
 			&cli.BoolFlag{Name: "debug", Usage: "log details", Destination: &cfg.Debug},

@@ -29,6 +29,7 @@ func addOwn(b *builder, cfg *Config, st *settings, s *meter.Snapshot, n *node, a
 	f.addBuild()
 	f.addDeviceInfo()
 	f.addWeights()
+	f.addReplicas()
 	f.addAllocationShares()
 	f.addUnallocatedShares()
 	f.addUnchargedShares()
@@ -175,6 +176,23 @@ func (f *ownFamilies) addListing() {
 	f.begin("gpumeter_skipped_allocations", "Entries of the allocation source that could not be used, by reason.", kindGauge)
 	for _, reason := range slices.Sorted(maps.Keys(l.Skipped)) {
 		f.count(f.set("reason", reason), int64(l.Skipped[reason]))
+	}
+	// A resource that is held or on record and not advertised has lost its plugin.
+	ids := make(map[string]int64)
+	for _, a := range l.Allocations {
+		if a.Claim == "" {
+			ids[a.Resource] += 0
+		}
+	}
+	for _, a := range l.Registered {
+		ids[a.Resource] += 0
+	}
+	for _, a := range l.Advertised {
+		ids[a.Resource]++
+	}
+	f.begin("gpumeter_advertised_devices", "Device ids that the kubelet could hand out now, healthy ones only, by resource; 0 while the device plugin is away.", kindGauge)
+	for _, resource := range slices.Sorted(maps.Keys(ids)) {
+		f.count(f.set("resource", resource), ids[resource])
 	}
 	f.begin("gpumeter_kubelet_pods", "Pods that the kubelet listed, with and without GPUs.", kindGauge)
 	f.count(f.set(), int64(l.Pods))

@@ -85,6 +85,18 @@ func (f *ownFamilies) addWeights() {
 	}
 }
 
+// addReplicas says into how many seats each shared device is divided.
+func (f *ownFamilies) addReplicas() {
+	f.begin("gpumeter_device_replicas", "Replicas that the shared device is reckoned to have: those advertised, remembered while their plugin is away or one is unhealthy.", kindGauge)
+	set := make([]label, 0, 16)
+	for i := range f.snapshot.Reading.Devices {
+		d := &f.snapshot.Reading.Devices[i]
+		if n := f.snapshot.Seats.Of(d.UUID); n > 0 {
+			f.count(f.labels.intern(f.node.hardware(set, d)), int64(n))
+		}
+	}
+}
+
 // addUnchargedShares names who holds what is booked to a reason: whose job a broken GPU hurts.
 func (f *ownFamilies) addUnchargedShares() {
 	f.begin("gpumeter_uncharged_share",

@@ -8,8 +8,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"sync"
+
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
 // maxCheckpoint bounds the memory a checkpoint can take; a node with 16 GPUs of
@@ -23,19 +28,19 @@ var errMalformed = errors.New("malformed device checkpoint")
 // content is a new inode.
 type checkpoint struct {
 	path   string
-	notice notice
+	notice *notice
 
 	mu sync.Mutex
-	// info is of the file that index was read from; nil when it has to be read.
-	info  fs.FileInfo
-	index *uidIndex
+	// info is of the file that record was read from; nil when it has to be read.
+	info   fs.FileInfo
+	record *record
 	// fault is why the file of info was of no use.
 	fault error
 }
 
-// load is the present index: the same pointer as long as the file is the same.
-// Where there is none, the reason says why, and is empty when no path was given.
-func (c *checkpoint) load() (index *uidIndex, reason string) {
+// load is the present record: the same pointer as long as the file is the same.
+// Where there is none, the text is the reason, and is empty when no path was given.
+func (c *checkpoint) load() (*record, string) {
 	if c.path == "" {
 		return nil, ""
 	}
@@ -44,21 +49,22 @@ func (c *checkpoint) load() (index *uidIndex, reason string) {
 	info, err := os.Stat(c.path)
 	switch {
 	case err != nil:
-		c.info, c.index, c.fault = nil, nil, err
+		c.info, c.record, c.fault = nil, nil, err
 	case c.info == nil || !unchanged(c.info, info):
-		c.info, c.index, c.fault = read(c.path, info)
+		c.info, c.record, c.fault = read(c.path, info)
 	}
-	switch {
-	case c.fault == nil:
+	if c.fault == nil {
 		c.notice.back()
-		return c.index, ""
-	case errors.Is(c.fault, errMalformed):
-		reason = SkippedCheckpointMalformed
-	default:
-		reason = SkippedCheckpointUnreadable
+		return c.record, ""
 	}
-	c.notice.lost(reason, fmt.Errorf("read device checkpoint %s: %w; pods go without UIDs, see that the kubelet's device-plugins directory is mounted and readable",
-		c.path, c.fault))
+	level, reason, hint := slog.LevelWarn, SkippedCheckpointUnreadable, "see that the kubelet's device-plugins directory is mounted and readable; pods go without UIDs"
+	switch {
+	case errors.Is(c.fault, errMalformed):
+		reason, hint = SkippedCheckpointMalformed, "see whether it is the kubelet's device checkpoint; pods go without UIDs"
+	case errors.Is(c.fault, fs.ErrNotExist):
+		level, hint = slog.LevelInfo, "no device plugin has registered yet, or the kubelet's device-plugins directory is not mounted; pods go without UIDs"
+	}
+	c.notice.lost(level, reason, "err", fmt.Errorf("read device checkpoint %s: %w; %s", c.path, c.fault, hint))
 	return nil, reason
 }
 
@@ -66,9 +72,9 @@ func unchanged(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// read returns the file's identity beside its index. The identity is nil where
+// read returns the file's identity beside its record. The identity is nil where
 // another attempt on the same file could end otherwise.
-func read(path string, info fs.FileInfo) (fs.FileInfo, *uidIndex, error) {
+func read(path string, info fs.FileInfo) (fs.FileInfo, *record, error) {
 	// A pipe would block in open for as long as nobody writes to it.
 	if !info.Mode().IsRegular() {
 		return nil, nil, errors.New("not a regular file")
@@ -91,32 +97,43 @@ func read(path string, info fs.FileInfo) (fs.FileInfo, *uidIndex, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	index, err := parseCheckpoint(data)
-	return info, index, err
+	r, err := parseCheckpoint(data)
+	return info, r, err
 }
 
-// uidIndex tells the pod UID from what PodResources says of a device.
-type uidIndex struct {
+// record is what a checkpoint says: the pod UID for what PodResources says of a
+// device, and the devices of the plugins that have registered. A nil record is empty.
+type record struct {
 	// uids are empty where several pods have an entry for the same thing.
 	uids map[deviceKey]string
+	// registered are ordered by resource.
+	registered []*podresources.ContainerDevices
 }
 
 type deviceKey struct{ container, resource, id string }
 
-// find is the UID of the only pod with such an entry, else empty; ambiguous says
-// that there are several. A nil index has no entries.
-func (x *uidIndex) find(container, resource, id string) (uid string, ambiguous bool) {
-	if x == nil {
+// uid is that of the only pod with such an entry, else empty; ambiguous says that
+// there are several.
+func (r *record) uid(container, resource, id string) (uid string, ambiguous bool) {
+	if r == nil {
 		return "", false
 	}
-	uid, found := x.uids[deviceKey{container, resource, id}]
+	uid, found := r.uids[deviceKey{container, resource, id}]
 	return uid, found && uid == ""
+}
+
+// devices are those on record, whether their plugin is there now or not.
+func (r *record) devices() []*podresources.ContainerDevices {
+	if r == nil {
+		return nil
+	}
+	return r.registered
 }
 
 // parseCheckpoint reads the device manager's checkpoint. The checksum in it is of
 // Go's memory layout of the data and cannot be verified from outside; the kubelet
 // renames a complete file into place, so none is seen half written.
-func parseCheckpoint(data []byte) (*uidIndex, error) {
+func parseCheckpoint(data []byte) (*record, error) {
 	var file struct {
 		Data *struct {
 			PodDeviceEntries []struct {
@@ -126,6 +143,8 @@ func parseCheckpoint(data []byte) (*uidIndex, error) {
 				// DeviceIDs are by NUMA node; an id is under each node it belongs to.
 				DeviceIDs map[string][]string
 			}
+			// RegisteredDevices are the ids by resource.
+			RegisteredDevices map[string][]string
 		}
 	}
 	if err := json.Unmarshal(data, &file); err != nil {
@@ -134,7 +153,7 @@ func parseCheckpoint(data []byte) (*uidIndex, error) {
 	if file.Data == nil {
 		return nil, fmt.Errorf("%w: no Data", errMalformed)
 	}
-	x := &uidIndex{uids: make(map[deviceKey]string)}
+	r := &record{uids: make(map[deviceKey]string)}
 	for _, e := range file.Data.PodDeviceEntries {
 		if e.PodUID == "" || len(e.PodUID) > maxText {
 			continue
@@ -142,13 +161,16 @@ func parseCheckpoint(data []byte) (*uidIndex, error) {
 		for _, ids := range e.DeviceIDs {
 			for _, id := range ids {
 				key := deviceKey{e.ContainerName, e.ResourceName, id}
-				if uid, known := x.uids[key]; known && uid != e.PodUID {
-					x.uids[key] = ""
+				if uid, known := r.uids[key]; known && uid != e.PodUID {
+					r.uids[key] = ""
 				} else {
-					x.uids[key] = e.PodUID
+					r.uids[key] = e.PodUID
 				}
 			}
 		}
 	}
-	return x, nil
+	for _, resource := range slices.Sorted(maps.Keys(file.Data.RegisteredDevices)) {
+		r.registered = append(r.registered, &podresources.ContainerDevices{ResourceName: resource, DeviceIds: file.Data.RegisteredDevices[resource]})
+	}
+	return r, nil
 }

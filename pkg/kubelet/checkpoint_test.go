@@ -9,12 +9,16 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
 
 // entry is a checkpoint entry of one id.
@@ -69,6 +73,7 @@ func TestParseCheckpoint(t *testing.T) {
 		"not an object":      "[]",
 		"no data":            `{"Checksum":1}`,
 		"null":               "null",
+		"a device for a list": `{"Data":{"RegisteredDevices":{"nvidia.com/gpu":"GPU-a"}}}`,
 		"ids without a node": `{"Data":{"PodDeviceEntries":[{"PodUID":"u1","DeviceIDs":["GPU-a"]}]}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,15 +89,17 @@ func TestCheckpointOfNoUse(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(t *testing.T, path string)
 		reason  string
+		level   string
+		advice  string
 	}{
-		"absent":    {func(*testing.T, string) {}, SkippedCheckpointUnreadable},
-		"directory": {func(t *testing.T, p string) { must(t, os.Mkdir(p, 0o700)) }, SkippedCheckpointUnreadable},
-		"pipe":      {func(t *testing.T, p string) { must(t, syscall.Mkfifo(p, 0o600)) }, SkippedCheckpointUnreadable},
+		"absent":    {func(*testing.T, string) {}, SkippedCheckpointUnreadable, "INFO", "no device plugin has registered yet"},
+		"directory": {func(t *testing.T, p string) { must(t, os.Mkdir(p, 0o700)) }, SkippedCheckpointUnreadable, "WARN", "is mounted and readable"},
+		"pipe":      {func(t *testing.T, p string) { must(t, syscall.Mkfifo(p, 0o600)) }, SkippedCheckpointUnreadable, "WARN", "is mounted and readable"},
 		"too large": {func(t *testing.T, p string) {
 			must(t, os.WriteFile(p, nil, 0o600))
 			must(t, os.Truncate(p, maxCheckpoint+1))
-		}, SkippedCheckpointUnreadable},
-		"malformed": {func(t *testing.T, p string) { replace(t, p, "{") }, SkippedCheckpointMalformed},
+		}, SkippedCheckpointUnreadable, "WARN", "is mounted and readable"},
+		"malformed": {func(t *testing.T, p string) { replace(t, p, "{") }, SkippedCheckpointMalformed, "WARN", "is the kubelet's device checkpoint"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := newKubelet(t, "list.json", "allocatable.json")
@@ -100,12 +107,12 @@ func TestCheckpointOfNoUse(t *testing.T) {
 			c.prepare(t, path)
 			var book logBook
 			client := newClient(t, k.socket, func(cfg *Config) {
-				cfg.Checkpoint, cfg.Log = path, book.logger("err", "seconds")
+				cfg.Checkpoint, cfg.Log = path, book.logger("lasted")
 			})
 			for range 3 {
 				got, err := client.List(withDeadline(t))
 				must(t, err)
-				if len(got.Allocations) != 6 || got.Allocations[0].Holder.PodUID != "" {
+				if len(got.Allocations) != 6 || got.Allocations[0].Holder.PodUID != "" || got.Registered != nil {
 					t.Errorf("%d allocations, the first with UID %q", len(got.Allocations), got.Allocations[0].Holder.PodUID)
 				}
 				if diff := cmp.Diff(map[string]int{c.reason: 1}, got.Skipped); diff != "" {
@@ -119,11 +126,16 @@ func TestCheckpointOfNoUse(t *testing.T) {
 			if uid := got.Allocations[0].Holder.PodUID; uid != "u1" || got.Skipped != nil {
 				t.Errorf("after repair: UID %q, skipped %v", uid, got.Skipped)
 			}
+			lines := book.lines()
+			if !strings.Contains(lines[0], c.advice) || !strings.Contains(lines[0], "pods go without UIDs") {
+				t.Errorf("%q does not advise %q", lines[0], c.advice)
+			}
+			lines[0], _, _ = strings.Cut(lines[0], " err=")
 			want := []string{
-				`level=WARN msg="kubelet device checkpoint lost" kind=` + c.reason,
+				`level=` + c.level + ` msg="kubelet device checkpoint lost" kind=` + c.reason,
 				`level=INFO msg="kubelet device checkpoint back" kind=` + c.reason,
 			}
-			if diff := cmp.Diff(want, book.lines()); diff != "" {
+			if diff := cmp.Diff(want, lines); diff != "" {
 				t.Errorf("log (-want +got):\n%s", diff)
 			}
 		})
@@ -201,8 +213,8 @@ func TestAPodHasOneUID(t *testing.T) {
 
 func TestCheckpointIsReadAgainOnlyWhenItChanged(t *testing.T) {
 	path := filepath.Join(shortDir(t), "checkpoint")
-	c := &checkpoint{path: path, notice: notice{log: (&logBook{}).logger()}}
-	load := func() *uidIndex {
+	c := &checkpoint{path: path, notice: lossOf((&logBook{}).logger(), "checkpoint")}
+	load := func() *record {
 		t.Helper()
 		index, reason := c.load()
 		if reason != "" {
@@ -215,8 +227,8 @@ func TestCheckpointIsReadAgainOnlyWhenItChanged(t *testing.T) {
 		replace(t, path, checkpointOf(entry(uid, "main", "GPU-a::0")))
 		must(t, os.Chtimes(path, old, old))
 	}
-	uid := func(x *uidIndex) string {
-		s, _ := x.find("main", "nvidia.com/gpu", "GPU-a::0")
+	uid := func(x *record) string {
+		s, _ := x.uid("main", "nvidia.com/gpu", "GPU-a::0")
 		return s
 	}
 	put("u1")
@@ -281,10 +293,73 @@ func TestCheckpointThatChangesDuringAList(t *testing.T) {
 	}
 }
 
+// registered are what a client lists for a checkpoint.
+func registered(t *testing.T, text string) sharing.Listing {
+	t.Helper()
+	path := filepath.Join(shortDir(t), "checkpoint")
+	replace(t, path, text)
+	got, err := newClient(t, newKubelet(t, "", "").socket, func(cfg *Config) { cfg.Checkpoint = path }).List(withDeadline(t))
+	must(t, err)
+	return got
+}
+
+// The kubelet keeps on record what a plugin registered, also while it is away and
+// advertises nothing.
+func TestRegisteredDevicesOfRealKubelets(t *testing.T) {
+	const whole = "GPU-6d1c0b52-7f0e-4a3b-9c1e-2b7a55aa0003"
+	ids := func(resource string, list ...string) (out []sharing.Advertised) {
+		for _, id := range list {
+			out = append(out, sharing.Advertised{Resource: resource, DeviceID: id})
+		}
+		return out
+	}
+	gpu := func(list ...string) []sharing.Advertised { return ids("nvidia.com/gpu", list...) }
+	shared := func(list ...string) []sharing.Advertised { return ids("nvidia.com/gpu.shared", list...) }
+	mig := func(list ...string) []sharing.Advertised { return ids("nvidia.com/mig-1g.10gb", list...) }
+	for file, want := range map[string][]sharing.Advertised{
+		"checkpoint_plugin-dead.json": slices.Concat(
+			gpu(whole, gpu0+"::0", gpu0+"::1", gpu0+"::2", gpu0+"::3"),
+			shared(gpu1+"::0", gpu1+"::1", gpu1+"::2"),
+			mig(mig1+"::0", mig1+"::1")),
+		"kubelet_internal_checkpoint.json": slices.Concat(
+			gpu(gpu0+"::3", gpu0+"::0", gpu0+"::1", gpu0+"::2"),
+			shared(gpu1+"::0", gpu1+"::1", gpu1+"::2"),
+			mig(mig1+"::0", mig1+"::1")),
+	} {
+		t.Run(file, func(t *testing.T) {
+			data, err := os.ReadFile(filepath.Join(captures, file))
+			must(t, err)
+			got := registered(t, string(data))
+			if diff := cmp.Diff(want, got.Registered); diff != "" {
+				t.Errorf("registered (-want +got):\n%s", diff)
+			}
+			if got.Advertised != nil || got.Skipped != nil {
+				t.Errorf("advertised %v, skipped %v", got.Advertised, got.Skipped)
+			}
+		})
+	}
+}
+
+func TestRegisteredDevicesThatCannotBeUsed(t *testing.T) {
+	long := strings.Repeat("x", maxText+1)
+	got := registered(t, `{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{
+		"nvidia.com/b":["2","1","2",""],"example.com/nic":["","eth0"],"nvidia.com/none":null,"nvidia.com/a":["1","`+long+`"],"":["3"]}}}`)
+	want := []sharing.Advertised{{Resource: "nvidia.com/a", DeviceID: "1"}, {Resource: "nvidia.com/b", DeviceID: "2"}, {Resource: "nvidia.com/b", DeviceID: "1"}}
+	if diff := cmp.Diff(want, got.Registered); diff != "" {
+		t.Errorf("registered (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]int{SkippedEmptyName: 1, SkippedEmptyID: 1, SkippedTooLong: 1}, got.Skipped); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+}
+
 func FuzzCheckpoint(f *testing.F) {
-	real, err := os.ReadFile(filepath.Join(captures, "kubelet_internal_checkpoint.json"))
-	must(f, err)
-	f.Add(real)
+	for _, name := range []string{"kubelet_internal_checkpoint.json", "checkpoint_plugin-dead.json"} {
+		real, err := os.ReadFile(filepath.Join(captures, name))
+		must(f, err)
+		f.Add(real)
+	}
+	f.Add([]byte(`{"Data":{"RegisteredDevices":{"nvidia.com/gpu":["a","a","\u0000"],"":null}}}`))
 	f.Add([]byte(checkpointOf(entry("u1", "main", "a"), entry("u2", "main", "a"))))
 	f.Add([]byte(`{"Data":{"PodDeviceEntries":[{"PodUID":"u","DeviceIDs":{"0":["a"],"1":null}}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -299,8 +374,19 @@ func FuzzCheckpoint(f *testing.F) {
 		if err != nil || !maps.Equal(x.uids, again.uids) {
 			t.Errorf("one file, two meanings: %v and %v, %v", x.uids, again.uids, err)
 		}
+		if diff := cmp.Diff(x.registered, again.registered, protocmp.Transform()); diff != "" {
+			t.Errorf("one file, two records (-first +again):\n%s", diff)
+		}
+		m := merger{cfg: &Config{Resources: nvidia{}}}
+		seen := make(map[sharing.Advertised]bool)
+		for _, a := range m.ids(x.devices()) {
+			if seen[a] || a.DeviceID == "" || !(nvidia{}).Match(a.Resource) {
+				t.Errorf("registered %+v, seen before %v", a, seen[a])
+			}
+			seen[a] = true
+		}
 		for key := range x.uids {
-			uid, ambiguous := x.find(key.container, key.resource, key.id)
+			uid, ambiguous := x.uid(key.container, key.resource, key.id)
 			if ambiguous != (uid == "") || len(uid) > maxText {
 				t.Errorf("%v: UID %q, ambiguous %v", key, uid, ambiguous)
 			}

@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -45,63 +44,6 @@ func TestRestartedKubeletIsFoundAtOnce(t *testing.T) {
 	}
 	k.start()
 	list("restart while lists fail")
-}
-
-// A kubelet that starts serves before it knows its pods; the holders of before must
-// not lose their devices by that.
-func TestStartingKubeletIsNotBelievedAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newMemoryKubelet(t, "list.json", "allocatable.json")
-		var book logBook
-		client := newClient(t, "/kubelet.sock", func(cfg *Config) { cfg.Log = book.logger("err", "seconds") })
-		client.dial = k.dial
-		all := k.list.PodResources
-		list := func(want int) {
-			t.Helper()
-			got, err := client.List(t.Context())
-			if err != nil || len(got.Allocations) != want {
-				t.Errorf("%d allocations (%v), want %d", len(got.Allocations), err, want)
-			}
-		}
-		starting := func() {
-			t.Helper()
-			_, err := client.List(t.Context())
-			wantKind(t, err, KindStarting, "of 6 allocations from before are not listed")
-		}
-		list(6)
-		// Once all are listed, a pod that ends is gone at once.
-		k.list.PodResources = all[:2]
-		list(2)
-		k.list.PodResources = all
-		list(6)
-
-		k.restart()
-		k.list.PodResources = nil
-		starting()
-		time.Sleep(time.Second)
-		k.list.PodResources = all[:2]
-		starting()
-		time.Sleep(time.Second)
-		k.list.PodResources = all
-		list(6)
-
-		k.restart()
-		k.list.PodResources = all[:2]
-		starting()
-		time.Sleep(startupGrace)
-		list(2)
-		list(2)
-
-		want := []string{
-			`level=WARN msg="kubelet pod resources lost" kind=starting`,
-			`level=INFO msg="kubelet pod resources back" kind=starting`,
-			`level=WARN msg="kubelet pod resources lost" kind=starting`,
-			`level=INFO msg="kubelet pod resources back" kind=starting`,
-		}
-		if diff := cmp.Diff(want, book.lines()); diff != "" {
-			t.Errorf("log (-want +got):\n%s", diff)
-		}
-	})
 }
 
 // However long the kubelet was away, and however slowly gRPC would try again by

@@ -7,13 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -31,8 +28,6 @@ const (
 	KindTimeout = "timeout"
 	// KindUnavailable: nobody listens, as while the kubelet restarts.
 	KindUnavailable = "unavailable"
-	// KindStarting: it has restarted and does not list all of its pods yet.
-	KindStarting = "starting"
 	// KindRateLimited: other clients used up what the kubelet admits.
 	KindRateLimited = "rate_limited"
 	// KindTooLarge: the answer is over the receive limit.
@@ -147,52 +142,9 @@ func explainDial(socket string, err error, info fs.FileInfo, statErr error) (kin
 	return KindError, ""
 }
 
-const timeoutHint = "see whether the kubelet is overloaded, or allow more time"
+const timeoutHint = "see whether the kubelet is overloaded; a longer --collect-interval waits longer for it"
 
 func restartHint(socket string) string {
 	return fmt.Sprintf("the kubelet may be restarting; if it runs and this lasts, the socket was mounted instead of its directory: mount the kubelet's pod-resources directory at %s",
 		filepath.Dir(socket))
-}
-
-// remindEvery is how often a loss that lasts is said again.
-const remindEvery = time.Minute
-
-// notice writes a line when something is lost, when the kind of loss changes and
-// when it is back, and at most one a minute while it lasts. Times are differences
-// of time.Now, so of the monotonic clock.
-type notice struct {
-	log  *slog.Logger
-	what string
-
-	mu          sync.Mutex
-	kind        string
-	since, said time.Time
-}
-
-func (n *notice) lost(kind string, err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	now := time.Now()
-	switch {
-	case n.kind == "":
-		n.since = now
-		n.log.Warn(n.what+" lost", "kind", kind, "err", err)
-	case n.kind != kind:
-		n.log.Warn(n.what+" still lost", "kind", kind, "seconds", now.Sub(n.since).Seconds(), "err", err)
-	case now.Sub(n.said) >= remindEvery:
-		n.log.Warn(n.what+" still lost", "kind", kind, "seconds", now.Sub(n.since).Seconds(), "err", err)
-	default:
-		return
-	}
-	n.kind, n.said = kind, now
-}
-
-func (n *notice) back() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.kind == "" {
-		return
-	}
-	n.log.Info(n.what+" back", "kind", n.kind, "seconds", time.Since(n.since).Seconds())
-	n.kind = ""
 }

@@ -11,10 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // wantKind checks what a caller and an operator can tell from an error.
@@ -123,39 +119,6 @@ func TestExplainDial(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestNoticeOncePerChangeAndMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var book logBook
-		n := &notice{log: book.logger("err"), what: "kubelet"}
-		n.back()
-		for range 130 {
-			n.lost(KindTimeout, errors.New("slow"))
-			time.Sleep(time.Second)
-		}
-		for range 3 {
-			n.lost(KindUnavailable, errors.New("gone"))
-			time.Sleep(time.Second)
-		}
-		n.back()
-		n.back()
-		n.lost(KindTimeout, errors.New("slow"))
-		time.Sleep(1500 * time.Millisecond)
-		n.back()
-		want := []string{
-			"level=WARN msg=\"kubelet lost\" kind=timeout",
-			"level=WARN msg=\"kubelet still lost\" kind=timeout seconds=60",
-			"level=WARN msg=\"kubelet still lost\" kind=timeout seconds=120",
-			"level=WARN msg=\"kubelet still lost\" kind=unavailable seconds=130",
-			"level=INFO msg=\"kubelet back\" kind=unavailable seconds=133",
-			"level=WARN msg=\"kubelet lost\" kind=timeout",
-			"level=INFO msg=\"kubelet back\" kind=timeout seconds=1.5",
-		}
-		if diff := cmp.Diff(want, book.lines()); diff != "" {
-			t.Errorf("log (-want +got):\n%s", diff)
-		}
-	})
 }
 
 func must(t testing.TB, err error) {

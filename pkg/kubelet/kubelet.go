@@ -15,7 +15,6 @@ import (
 	"log/slog"
 	"net"
 	"slices"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -54,9 +53,11 @@ const (
 	reconnectTries = 3
 	// settleTries bounds the repetitions when the checkpoint changes under a List.
 	settleTries = 3
-	// startupGrace is how long after a connection an answer that lacks what the last one
-	// had is put down to a kubelet that has not heard of all its pods yet.
-	startupGrace = 10 * time.Second
+	// startupGrace and defaultStartingLimit are how long after a connection the allocations
+	// that an answer lacks are kept. A kubelet that reaches its API server has its pods within
+	// seconds of the connection; only by the own pod can it be told from one that does not.
+	startupGrace         = 10 * time.Second
+	defaultStartingLimit = 5 * time.Minute
 )
 
 const opList = "list pod resources"
@@ -79,6 +80,13 @@ type Config struct {
 	// Checkpoint is the path of the kubelet's device checkpoint; empty is none, and
 	// no allocation then has a pod UID.
 	Checkpoint string
+	// PodName and PodNamespace are the pod that this process runs in, by which a kubelet that
+	// has just started shows that it has heard from the API server. An empty name is none or
+	// not known, an empty namespace is any.
+	PodName, PodNamespace string
+	// StartingLimit is how long after a new connection allocations are kept that the kubelet
+	// does not list, where it had listed the own pod and does not list that either; 0 is 5 min.
+	StartingLimit time.Duration
 	// Timeout bounds one List; 0 is 10 s. An earlier deadline of the caller wins.
 	Timeout time.Duration
 	// MaxReceiveBytes bounds one answer of the kubelet; 0 is 64 MiB.
@@ -99,14 +107,8 @@ type Client struct {
 	// dial connects to the socket.
 	dial func(context.Context) (net.Conn, error)
 
-	listing, allocatable *notice
-
-	mu sync.Mutex
-	// connected is when the present connection was made; zero once an answer on it had
-	// all that the one before it had.
-	connected time.Time
-	// held is what the last good listing had.
-	held map[sharing.Allocation]struct{}
+	allocatable *notice
+	starting    *starting
 }
 
 // New makes a Client without touching the socket: a kubelet that is away is an
@@ -129,6 +131,9 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = defaultTimeout
 	}
+	if cfg.StartingLimit <= 0 {
+		cfg.StartingLimit = defaultStartingLimit
+	}
 	if cfg.MaxReceiveBytes <= 0 {
 		cfg.MaxReceiveBytes = defaultMaxReceive
 	}
@@ -140,9 +145,12 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{
 		cfg:         cfg,
-		listing:     &notice{log: cfg.Log, what: "kubelet pod resources"},
-		allocatable: &notice{log: cfg.Log, what: "kubelet allocatable resources"},
-		checkpoint:  &checkpoint{path: cfg.Checkpoint, notice: notice{log: cfg.Log, what: "kubelet device checkpoint"}},
+		allocatable: lossOf(cfg.Log, "kubelet allocatable resources"),
+		checkpoint:  &checkpoint{path: cfg.Checkpoint, notice: lossOf(cfg.Log, "kubelet device checkpoint")},
+		starting: &starting{
+			podName: cfg.PodName, podNamespace: cfg.PodNamespace, limit: cfg.StartingLimit,
+			notice: &notice{log: cfg.Log, begins: "kubelet has just started", ends: "kubelet lists its pods again"},
+		},
 	}
 	c.dial = func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", cfg.Socket)
@@ -177,33 +185,31 @@ func (c *Client) Close() error {
 }
 
 // List asks the kubelet for the pods' devices and for the devices it could hand
-// out. Its error is an *Error, also while a kubelet that has just restarted does not
-// list all that it had. When only the second answer is missing, the listing
-// stands without Advertised; when only the checkpoint is, without pod UIDs; both
-// are counted in Skipped.
+// out. Its error is an *Error. When only the second answer is missing, the listing
+// stands without Advertised; when only the checkpoint is, without pod UIDs and
+// Registered. A kubelet that has just started lists its pods bit by bit; until it is
+// through, the listing keeps the allocations of before. All are counted in Skipped.
 func (c *Client) List(parent context.Context) (sharing.Listing, error) {
 	ctx, cancel := context.WithTimeout(parent, c.cfg.Timeout)
 	defer cancel()
 
-	pods, uids, trouble, err := c.settled(ctx)
-	m := merger{cfg: &c.cfg, uids: uids, seen: make(map[sharing.Allocation]struct{})}
-	if err == nil {
-		for _, pod := range pods.GetPodResources() {
-			m.pod(pod)
-		}
-		err = c.complete(m.seen)
-	}
+	pods, record, trouble, err := c.settled(ctx)
 	if err != nil {
-		// A caller that gave up says nothing about the kubelet.
-		if !errors.Is(parent.Err(), context.Canceled) {
-			c.listing.lost(err.Kind(), err)
-		}
 		return sharing.Listing{}, err
 	}
-	c.listing.back()
-	if trouble != "" {
-		m.skip(trouble)
+	m := merger{cfg: &c.cfg, record: record, seen: make(map[sharing.Allocation]struct{})}
+	for _, pod := range pods.GetPodResources() {
+		m.pod(pod)
 	}
+	if trouble != "" {
+		m.skip(trouble, 1)
+	}
+	all, kept := c.starting.complete(m.out.Allocations, c.starting.own(pods.GetPodResources()))
+	m.out.Allocations = all
+	if kept > 0 {
+		m.skip(SkippedStarting, kept)
+	}
+	m.out.Registered = m.ids(record.devices())
 	c.advertised(ctx, &m)
 	m.out.Time = c.cfg.Now()
 	return m.out, nil
@@ -213,43 +219,16 @@ func (c *Client) List(parent context.Context) (sharing.Listing, error) {
 func (c *Client) connect(ctx context.Context, _ string) (net.Conn, error) {
 	conn, err := c.dial(ctx)
 	if err == nil {
-		c.mu.Lock()
-		c.connected = time.Now()
-		c.mu.Unlock()
+		c.starting.connect()
 	}
 	return conn, err
-}
-
-// complete remembers what an answer holds, unless it is one of a kubelet that has just
-// started: that serves before it has heard of its pods, static and from the API server,
-// so what is not listed need not have ended.
-func (c *Client) complete(held map[sharing.Allocation]struct{}) *Error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if age := time.Since(c.connected); age < startupGrace {
-		missing := 0
-		for a := range c.held {
-			if _, listed := held[a]; !listed {
-				missing++
-			}
-		}
-		if missing > 0 {
-			return &Error{
-				Op: opList, Socket: c.cfg.Socket, Reason: KindStarting,
-				Err:  fmt.Errorf("connected %v ago, and %d of %d allocations from before are not listed", age.Round(time.Millisecond), missing, len(c.held)),
-				Hint: fmt.Sprintf("a kubelet that restarts lists its pods one by one; the answer is believed %v after the connection", startupGrace),
-			}
-		}
-	}
-	c.held, c.connected = held, time.Time{}
-	return nil
 }
 
 // settled is an answer about pods, and the checkpoint that was in force while the
 // kubelet gave it. A device id can pass from one pod to the next between the two,
 // so a checkpoint that differs before and after makes both be read again, and one
-// that never rests is not used. The reason is why there are no UIDs.
-func (c *Client) settled(ctx context.Context) (*podresources.ListPodResourcesResponse, *uidIndex, string, *Error) {
+// that never rests is not used. The reason is why there is none.
+func (c *Client) settled(ctx context.Context) (*podresources.ListPodResourcesResponse, *record, string, *Error) {
 	for tries := 1; ; tries++ {
 		before, _ := c.checkpoint.load()
 		pods, err := call(ctx, c, opList, func(ctx context.Context) (*podresources.ListPodResourcesResponse, error) {
@@ -278,23 +257,15 @@ func (c *Client) advertised(parent context.Context, m *merger) {
 		return c.api.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
 	})
 	if err != nil {
-		m.skip(SkippedAllocatableUnavailable)
+		m.skip(SkippedAllocatableUnavailable, 1)
+		// A caller that gave up says nothing about the kubelet.
 		if !errors.Is(parent.Err(), context.Canceled) {
-			c.allocatable.lost(err.Kind(), err)
+			c.allocatable.lost(slog.LevelWarn, err.Kind(), "err", err)
 		}
 		return
 	}
 	c.allocatable.back()
-	seen := make(map[sharing.Advertised]struct{})
-	for _, d := range answer.GetDevices() {
-		m.devices(d, func(id string) {
-			a := sharing.Advertised{Resource: d.GetResourceName(), DeviceID: id}
-			if _, again := seen[a]; !again {
-				seen[a] = struct{}{}
-				m.out.Advertised = append(m.out.Advertised, a)
-			}
-		})
-	}
+	m.out.Advertised = m.ids(answer.GetDevices())
 }
 
 // call makes one request, again within ctx when the kubelet's rate limit refused

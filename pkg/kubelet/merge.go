@@ -24,6 +24,9 @@ const (
 	SkippedCheckpointMalformed    = "checkpoint_malformed"
 	SkippedCheckpointUnsettled    = "checkpoint_unsettled"
 	SkippedCheckpointAmbiguous    = "checkpoint_ambiguous"
+	// SkippedStarting counts what the kubelet did not list and the listing has all the
+	// same: allocations kept from before the kubelet started.
+	SkippedStarting = "kubelet_starting"
 )
 
 // maxText is longer than any name Kubernetes admits and any device id in use;
@@ -33,17 +36,17 @@ const maxText = 1024
 // merger turns the kubelet's answers into a listing.
 type merger struct {
 	cfg *Config
-	// uids is nil where there is no checkpoint.
-	uids *uidIndex
-	seen map[sharing.Allocation]struct{}
-	out  sharing.Listing
+	// record is nil where there is no checkpoint.
+	record *record
+	seen   map[sharing.Allocation]struct{}
+	out    sharing.Listing
 }
 
-func (m *merger) skip(reason string) {
+func (m *merger) skip(reason string, n int) {
 	if m.out.Skipped == nil {
 		m.out.Skipped = make(map[string]int)
 	}
-	m.out.Skipped[reason]++
+	m.out.Skipped[reason] += n
 }
 
 // usable counts the first text that is not, under the given reason where it is empty.
@@ -60,7 +63,7 @@ func (m *merger) usable(empty string, texts ...string) bool {
 		default:
 			continue
 		}
-		m.skip(reason)
+		m.skip(reason, 1)
 		return false
 	}
 	return true
@@ -68,7 +71,7 @@ func (m *merger) usable(empty string, texts ...string) bool {
 
 func (m *merger) pod(pod *podresources.PodResources) {
 	if pod == nil {
-		m.skip(SkippedNil)
+		m.skip(SkippedNil, 1)
 		return
 	}
 	m.out.Pods++
@@ -79,7 +82,7 @@ func (m *merger) pod(pod *podresources.PodResources) {
 	first := len(m.out.Allocations)
 	for _, c := range pod.GetContainers() {
 		if c == nil {
-			m.skip(SkippedNil)
+			m.skip(SkippedNil, 1)
 			continue
 		}
 		if !m.usable(SkippedEmptyName, c.GetName()) {
@@ -98,7 +101,7 @@ func (m *merger) container(h sharing.Holder, c *podresources.ContainerResources)
 	}
 	for _, claim := range c.GetDynamicResources() {
 		if claim == nil {
-			m.skip(SkippedNil)
+			m.skip(SkippedNil, 1)
 			continue
 		}
 		m.claim(h, claim)
@@ -108,7 +111,7 @@ func (m *merger) container(h sharing.Holder, c *podresources.ContainerResources)
 // devices gives each usable id of a resource that is metered to add.
 func (m *merger) devices(d *podresources.ContainerDevices, add func(id string)) {
 	if d == nil {
-		m.skip(SkippedNil)
+		m.skip(SkippedNil, 1)
 		return
 	}
 	if !m.usable(SkippedEmptyName, d.GetResourceName()) || !m.cfg.Resources.Match(d.GetResourceName()) {
@@ -121,10 +124,26 @@ func (m *merger) devices(d *podresources.ContainerDevices, add func(id string)) 
 	}
 }
 
+// ids are the usable ids of a list without a holder, each once.
+func (m *merger) ids(list []*podresources.ContainerDevices) []sharing.Advertised {
+	var out []sharing.Advertised
+	seen := make(map[sharing.Advertised]struct{})
+	for _, d := range list {
+		m.devices(d, func(id string) {
+			a := sharing.Advertised{Resource: d.GetResourceName(), DeviceID: id}
+			if _, again := seen[a]; !again {
+				seen[a] = struct{}{}
+				out = append(out, a)
+			}
+		})
+	}
+	return out
+}
+
 func (m *merger) claim(h sharing.Holder, claim *podresources.DynamicResource) {
 	for _, r := range claim.GetClaimResources() {
 		if r == nil {
-			m.skip(SkippedNil)
+			m.skip(SkippedNil, 1)
 			continue
 		}
 		if !slices.Contains(m.cfg.DRADrivers, r.GetDriverName()) {
@@ -161,7 +180,7 @@ func (m *merger) identify(pod []sharing.Allocation) {
 	var uids []string
 	unclear := 0
 	for _, a := range pod {
-		uid, ambiguous := m.uids.find(a.Holder.Container, a.Resource, a.DeviceID)
+		uid, ambiguous := m.record.uid(a.Holder.Container, a.Resource, a.DeviceID)
 		if ambiguous {
 			unclear++
 		} else if uid != "" && !slices.Contains(uids, uid) {
@@ -178,7 +197,7 @@ func (m *merger) identify(pod []sharing.Allocation) {
 	default:
 		unclear = len(pod)
 	}
-	for range unclear {
-		m.skip(SkippedCheckpointAmbiguous)
+	if unclear > 0 {
+		m.skip(SkippedCheckpointAmbiguous, unclear)
 	}
 }

@@ -26,8 +26,8 @@ type (
 
 func merged(pods ...*pod) sharing.Listing { return mergedWith(nil, pods...) }
 
-func mergedWith(uids *uidIndex, pods ...*pod) sharing.Listing {
-	m := merger{cfg: &Config{Resources: nvidia{}, DRADrivers: []string{DefaultDRADriver}}, uids: uids, seen: make(map[sharing.Allocation]struct{})}
+func mergedWith(r *record, pods ...*pod) sharing.Listing {
+	m := merger{cfg: &Config{Resources: nvidia{}, DRADrivers: []string{DefaultDRADriver}}, record: r, seen: make(map[sharing.Allocation]struct{})}
 	for _, p := range pods {
 		m.pod(p)
 	}

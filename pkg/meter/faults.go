@@ -3,19 +3,22 @@
 package meter
 
 import (
-	"context"
 	"log/slog"
 	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
 )
 
-// logPause is the least time between two lines about the same fault, so that one
-// that comes and goes with each tick does not turn the log into a second /metrics.
-const logPause = time.Minute
+const (
+	// logPause is the least time between two lines about the same fault, so that one
+	// that comes and goes with each tick does not turn the log into a second /metrics.
+	logPause = time.Minute
+	// logRepeat is how often a fault that lasts is said again.
+	logRepeat = 10 * time.Minute
+)
 
 // faultLog gives the log a line when something breaks and a line when it heals,
-// and none between.
+// and hardly any between.
 type faultLog struct {
 	log  *slog.Logger
 	open map[faultID]*openFault
@@ -29,7 +32,6 @@ type faultID struct {
 
 type openFault struct {
 	since, told time.Time
-	level       slog.Level
 	// over is when it healed, zero while it lasts; it is remembered until it may be told of again.
 	over time.Time
 	// silent is set while it lasts and the log does not know.
@@ -53,12 +55,13 @@ func (l *faultLog) report(faults []Fault, now time.Time) {
 		} else if !o.over.IsZero() {
 			o.since, o.over, o.silent = now, time.Time{}, true
 		}
-		if o.silent && now.Sub(o.told) >= logPause {
-			o.told, o.silent, o.level = now, false, slog.LevelWarn
-			if f.said {
-				o.level = slog.LevelDebug
-			}
-			l.log.Log(context.Background(), o.level, "fault", attrs(id, "error", f.Text)...)
+		switch quiet := now.Sub(o.told); {
+		case o.silent && quiet >= logPause:
+			o.told, o.silent = now, false
+			l.log.Warn("fault", attrs(id, "error", f.Text)...)
+		case !o.silent && quiet >= logRepeat:
+			o.told = now
+			l.log.Warn("fault goes on", attrs(id, "lasted", now.Sub(o.since).Round(time.Millisecond), "error", f.Text)...)
 		}
 	}
 	for id, o := range l.open {
@@ -71,7 +74,7 @@ func (l *faultLog) report(faults []Fault, now time.Time) {
 		default:
 			o.over = now
 			if !o.silent {
-				l.log.Log(context.Background(), min(o.level, slog.LevelInfo), "fault is over", attrs(id, "lasted", now.Sub(o.since).Round(time.Millisecond))...)
+				l.log.Info("fault is over", attrs(id, "lasted", now.Sub(o.since).Round(time.Millisecond))...)
 			}
 		}
 	}

@@ -46,18 +46,22 @@ func TestFaultThatComesAndGoesIsLoggedOnceAMinute(t *testing.T) {
 	}
 }
 
-func TestSourceThatSpeaksForItselfIsNotLoggedTwice(t *testing.T) {
+func TestFaultThatLastsIsSaidAgainWithWhatItCosts(t *testing.T) {
 	m := newMachine()
-	m.listErr = kindly{errors.New("no such socket")}
 	var buf bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&buf, nil))
 	turning(t, m, func(c *Config) { c.Log = log }, func(t *testing.T, mt *Meter) {
-		after(time.Minute)
-		m.set(func(m *machine) { m.listErr = nil })
-		after(time.Minute)
+		m.set(func(m *machine) { m.listErr = kindly{errors.New("no such socket")} })
+		after(25 * time.Minute)
 	})
-	if buf.Len() != 0 {
-		t.Errorf("logged:\n%s", buf.String())
+	lines := strings.Split(strings.TrimSpace(buf.String()), "\n")
+	if len(lines) != 3 {
+		t.Fatalf("%d lines in 25 minutes, want 3:\n%s", len(lines), buf.String())
+	}
+	for i, want := range []string{"stands in until it is 5m0s old", "older than 5m0s", "lasted=20m0s"} {
+		if !strings.Contains(lines[i], want) || !strings.Contains(lines[i], "no such socket") {
+			t.Errorf("line %d does not say %q: %s", i+1, want, lines[i])
+		}
 	}
 }
 

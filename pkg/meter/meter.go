@@ -36,7 +36,8 @@ const listingPatience = 5 * time.Second
 // Trouble inside the Reading; an error means that there is no reading at all. Calls
 // never overlap. Read should return when ctx ends; where it cannot, the Meter goes
 // on without it and asks again once it has come back. An error with a method
-// Kind() string is counted under that word, and its source logs it itself.
+// Kind() string is counted under that word. Sources need not log their errors: the
+// Meter does, once per change.
 type Telemetry interface {
 	Read(ctx context.Context, fields []gpu.FieldID) (gpu.Reading, error)
 }

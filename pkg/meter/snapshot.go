@@ -39,6 +39,8 @@ type Snapshot struct {
 	Observed bool
 	// Division is who holds how much; its parts add up to one per physical GPU.
 	Division sharing.Division
+	// Seats are the replicas of each device that the division reckons with.
+	Seats sharing.Seats
 	// Weights are the part of its card that each device counts as: one for a physical
 	// GPU, the policy's weight for a MIG device. One whose weight is not known is missing.
 	Weights map[gpu.UUID]sharing.Fraction
@@ -76,9 +78,6 @@ type Fault struct {
 	Kind string
 	// Text is for people.
 	Text string
-
-	// said is set where the source has logged the fault itself.
-	said bool
 }
 
 // FaultKey is what faults are counted by.

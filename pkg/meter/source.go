@@ -116,8 +116,7 @@ func (s *source[T]) fault(now time.Time) (Fault, bool) {
 			Text: fmt.Sprintf("no answer for %v; the call is still outstanding", now.Sub(s.began).Round(time.Millisecond)),
 		}, true
 	default:
-		kind, said := faultKind(s.last.err)
-		return Fault{Source: s.name, Kind: kind, Text: s.last.err.Error(), said: said}, true
+		return Fault{Source: s.name, Kind: faultKind(s.last.err), Text: s.last.err.Error()}, true
 	}
 }
 
@@ -133,15 +132,15 @@ func (s *source[T]) state(now time.Time) SourceState {
 	return st
 }
 
-// faultKind is the word that an error is counted by, and whether the source named it itself.
-func faultKind(err error) (string, bool) {
+// faultKind is the word that an error is counted by. Sources may name their own.
+func faultKind(err error) string {
 	var k interface{ Kind() string }
 	switch {
 	case errors.As(err, &k):
-		return k.Kind(), true
+		return k.Kind()
 	case errors.Is(err, context.DeadlineExceeded):
-		return "timeout", false
+		return "timeout"
 	default:
-		return "error", false
+		return "error"
 	}
 }

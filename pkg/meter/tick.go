@@ -56,14 +56,29 @@ func (m *Meter) takeListing(now time.Time, faults []Fault) ([]Fault, bool) {
 		l.Allocations = dated(l.Allocations, m.listing.Allocations, now)
 		m.listing = l
 	} else if f, ok := m.allocations.fault(now); ok {
+		f.Text += m.meanwhile(now)
 		faults = append(faults, f)
 	}
 	if m.allocations.lastSuccess.IsZero() || now.Sub(m.allocations.lastSuccess) > m.cfg.ListingMaxAge {
 		return faults, false
 	}
 	// A listing that stands in may meet a new inventory, but is no later observation.
-	m.seats = m.seats.Observe(m.allocations.lastSuccess, m.index, m.listing.Advertised)
+	m.seats = m.seats.Observe(m.allocations.lastSuccess, m.index, m.listing.Advertised).
+		Recall(m.index, m.listing.Advertised, m.listing.Registered)
 	return faults, true
+}
+
+// meanwhile says what a failing allocation source costs.
+func (m *Meter) meanwhile(now time.Time) string {
+	age := now.Sub(m.allocations.lastSuccess)
+	switch {
+	case m.allocations.lastSuccess.IsZero():
+		return "; until it answers, who holds the GPUs is unobserved"
+	case age > m.cfg.ListingMaxAge:
+		return fmt.Sprintf("; its last answer is older than %v, and who holds the GPUs is unobserved", m.cfg.ListingMaxAge)
+	default:
+		return fmt.Sprintf("; its last answer stands in until it is %v old", m.cfg.ListingMaxAge)
+	}
 }
 
 // sound is the reading without what would break its readers: a device without a
@@ -201,6 +216,7 @@ func (m *Meter) publish(began, planned time.Time, observed bool, division sharin
 		Reading:  m.reading,
 		Observed: observed,
 		Division: division,
+		Seats:    m.seats,
 		Weights:  weights(m.reading.Devices, m.cfg.Policy),
 		Sources:  []SourceState{m.telemetry.state(now)},
 		Faults:   faults,

@@ -3,6 +3,7 @@
 package sharing
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -43,7 +44,75 @@ const noSmaller = -1
 
 // Of is how many replicas of a device are remembered; 0 for a device that was never
 // advertised in replicas.
-func (s Seats) Of(device gpu.UUID) int { return len(s.memory[device].ids) }
+func (s Seats) Of(device gpu.UUID) int { return seatsOf(s.memory[device].ids) }
+
+// seatsOf is how many replicas there are when those with the given ascending numbers are
+// advertised: numbers count from 0, so a gap is a replica that is unhealthy now. A plugin that
+// leaves more gaps than it fills numbers in a way of its own, and its ids are counted.
+func seatsOf(ids []int) int {
+	if len(ids) == 0 {
+		return 0
+	}
+	if highest := ids[len(ids)-1] + 1; highest <= 2*len(ids) {
+		return highest
+	}
+	return len(ids)
+}
+
+// Recall is s with the replicas that the kubelet has on record for devices that s does not know
+// and that are not advertised now: their plugin is away, and was there before s began.
+func (s Seats) Recall(ix *Index, advertised, registered []Advertised) Seats {
+	if len(registered) == 0 {
+		return s
+	}
+	now, record := replicasOf(ix, advertised), replicasOf(ix, registered)
+	var next map[gpu.UUID]seatMemory
+	for device, ids := range record {
+		_, known := s.memory[device]
+		if _, here := now[device]; known || here || len(ids) == 0 {
+			continue
+		}
+		if next == nil {
+			next = make(map[gpu.UUID]seatMemory, len(s.memory)+len(record))
+			maps.Copy(next, s.memory)
+		}
+		next[device] = seatMemory{ids: ids, smaller: noSmaller, away: true}
+	}
+	if next == nil {
+		return s
+	}
+	return Seats{memory: next}
+}
+
+// replicasOf are the replica numbers of each device in a list of ids, ascending; none for a
+// device that is in it as a whole.
+func replicasOf(ix *Index, list []Advertised) map[gpu.UUID][]int {
+	out := make(map[gpu.UUID][]int)
+	for _, a := range list {
+		id, reason := parseID(a.DeviceID)
+		if reason != "" {
+			continue
+		}
+		i, reason := ix.resolve(id)
+		if reason != "" {
+			continue
+		}
+		device := ix.devices[i].UUID
+		ids, ok := out[device]
+		if !ok {
+			ids = []int{}
+		}
+		if id.IsReplica() {
+			ids = append(ids, id.Replica())
+		}
+		out[device] = ids
+	}
+	for device, ids := range out {
+		slices.Sort(ids)
+		out[device] = slices.Compact(ids)
+	}
+	return out
+}
 
 // Observe is s after one more complete list of advertised ids, seen at now. Ids
 // that resolve to no device of ix are passed over, repeated ones count once, and
@@ -60,26 +129,7 @@ func (s Seats) Observe(now time.Time, ix *Index, advertised []Advertised) Seats 
 	if len(ix.byUUID) == 0 {
 		return s
 	}
-	seen := make(map[gpu.UUID][]int)
-	for _, a := range advertised {
-		id, reason := parseID(a.DeviceID)
-		if reason != "" {
-			continue
-		}
-		i, reason := ix.resolve(id)
-		if reason != "" {
-			continue
-		}
-		device := ix.devices[i].UUID
-		ids, ok := seen[device]
-		if !ok {
-			ids = []int{}
-		}
-		if id.IsReplica() {
-			ids = append(ids, id.Replica())
-		}
-		seen[device] = ids
-	}
+	seen := replicasOf(ix, advertised)
 	next := make(map[gpu.UUID]seatMemory, len(s.memory))
 	for device, m := range s.memory {
 		if ix.position(device) < 0 {
@@ -89,10 +139,6 @@ func (s Seats) Observe(now time.Time, ix *Index, advertised []Advertised) Seats 
 			m.smaller, m.away = noSmaller, true
 			next[device] = m
 		}
-	}
-	for device, ids := range seen {
-		slices.Sort(ids)
-		seen[device] = slices.Compact(ids)
 	}
 	for device, ids := range seen {
 		old, ok := s.memory[device]
@@ -113,7 +159,7 @@ func (s Seats) allLackLast(device gpu.UUID, seen map[gpu.UUID][]int) bool {
 	others := 0
 	for other, m := range s.memory {
 		ids, advertised := seen[other]
-		if other == device || !advertised || len(m.ids) != s.Of(device) {
+		if other == device || !advertised || s.Of(other) != s.Of(device) {
 			continue
 		}
 		if !m.lacksLast(ids) {
@@ -124,10 +170,10 @@ func (s Seats) allLackLast(device gpu.UUID, seen map[gpu.UUID][]int) bool {
 	return others > 0
 }
 
-// lacksLast says that ids are the remembered replicas less the last one.
+// lacksLast says that ids are one replica fewer than remembered.
 func (m seatMemory) lacksLast(ids []int) bool {
-	n := len(ids)
-	return n > 0 && n == len(m.ids)-1 && slices.Equal(ids, m.ids[:n])
+	n := seatsOf(ids)
+	return n > 0 && n == seatsOf(m.ids)-1
 }
 
 // observe is m after the device was advertised with these replica numbers, in
@@ -137,7 +183,7 @@ func (m seatMemory) observe(now time.Time, ids []int, plausible bool) seatMemory
 	m.ids = union(m.ids, ids)
 	complete := len(ids) == 0 || ids[len(ids)-1] == len(ids)-1
 	switch {
-	case len(ids) >= len(m.ids):
+	case seatsOf(ids) >= seatsOf(m.ids):
 		m.smaller, m.away = noSmaller, false
 	case !complete || !plausible:
 		m.smaller = noSmaller

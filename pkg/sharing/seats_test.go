@@ -60,6 +60,41 @@ func TestAnUnhealthyReplicaRaisesNobodysShare(t *testing.T) {
 	}
 }
 
+// A meter that begins while a replica is unhealthy has never seen it: its number is missing between those that are there.
+func TestAGapSeenFirstIsASeat(t *testing.T) {
+	four := replicas("nvidia.com/gpu", "GPU-a", 4)
+	w := newWatch(t, plain("GPU-a", 0))
+	w.after(0, []Advertised{four[0], four[1], four[3]}, "GPU-a", 4)
+	w.after(time.Hour, []Advertised{four[3]}, "GPU-a", 4)
+	w.after(time.Second, four, "GPU-a", 4)
+	// Numbers that are no count of anything are not taken for one.
+	odd := newWatch(t, plain("GPU-a", 0))
+	odd.after(0, []Advertised{{DeviceID: "GPU-a::7001"}, {DeviceID: "GPU-a::9"}}, "GPU-a", 2)
+}
+
+func TestReplicasOnRecordCountWhileThePluginIsAway(t *testing.T) {
+	ix := NewIndex([]gpu.Device{plain("GPU-a", 0), plain("GPU-b", 1), plain("GPU-c", 2)})
+	record := slices.Concat(replicas("nvidia.com/gpu", "GPU-a", 4), replicas("nvidia.com/gpu", "GPU-b", 4), replicas("nvidia.com/gpu", "GPU-c", 4),
+		[]Advertised{{DeviceID: "GPU-gone::0"}, {DeviceID: "?"}})
+	whole := []Advertised{{Resource: "nvidia.com/gpu", DeviceID: "GPU-c"}}
+	known := Seats{}.Observe(noon, ix, slices.Concat(replicas("nvidia.com/gpu", "GPU-b", 2), whole))
+	got := known.Recall(ix, whole, record)
+	for device, want := range map[gpu.UUID]int{"GPU-a": 4, "GPU-b": 2, "GPU-c": 0, "GPU-gone": 0} {
+		if n := got.Of(device); n != want {
+			t.Errorf("%s: %d replicas, want %d", device, n, want)
+		}
+	}
+	if known.Of("GPU-a") != 0 {
+		t.Error("the Seats it was made from were modified")
+	}
+	// The plugin comes back with a new configuration, which is another complete set.
+	back := slices.Concat(replicas("nvidia.com/gpu", "GPU-a", 3), whole)
+	got = got.Observe(noon, ix, back).Observe(noon.Add(SeatsHold), ix, back)
+	if n := got.Of("GPU-a"); n != 3 {
+		t.Errorf("%d replicas after the plugin came back with three", n)
+	}
+}
+
 // NVIDIA's plugin marks the last replica of a GPU that had a critical XID, and never takes it back.
 func TestALastReplicaThatStaysUnhealthyRaisesNobodysShare(t *testing.T) {
 	w := newWatch(t, plain("GPU-a", 0), plain("GPU-b", 1))

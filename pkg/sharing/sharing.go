@@ -57,6 +57,9 @@ type Listing struct {
 	// Advertised are the ids the kubelet could hand out now: the healthy ones only,
 	// none while the device plugin is away, each id once.
 	Advertised []Advertised
+	// Registered are the ids that the kubelet has on record for its plugins, those that
+	// are away now among them; empty where the source has no record.
+	Registered []Advertised
 	// Pods and Containers count everything the source listed, GPU or not.
 	Pods, Containers int
 	// Skipped counts entries that could not be used, by reason.

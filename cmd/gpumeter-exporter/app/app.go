@@ -5,6 +5,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -151,10 +152,8 @@ func (a *App) dialKubelet() (*kubelet.Client, error) {
 	}
 	kc := kubelet.Config{Socket: a.cfg.KubeletSocket, Resources: resources, Checkpoint: a.cfg.Checkpoint, Log: a.log}
 	if a.node != nil && !a.cfg.KubeletSet {
-		// A unix socket's path has room for 107 bytes, so it lives in the short place.
-		if a.kubeletDir, err = os.MkdirTemp("", "gpumeter-sim-"); err != nil {
-			return nil, fmt.Errorf("directory for the simulated kubelet's socket: %w", err)
-		}
+		// A unix socket's path has room for 107 bytes, so it lives in the short place. Run makes the directory.
+		a.kubeletDir = filepath.Join(os.TempDir(), "gpumeter-sim-"+rand.Text()[:10])
 		a.socket = filepath.Join(a.kubeletDir, "kubelet.sock")
 		kc.Socket, kc.Checkpoint = a.socket, ""
 	}
@@ -193,6 +192,9 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	until(func(ctx context.Context) error { <-ctx.Done(); return nil })
 	if a.socket != "" {
+		if err := os.Mkdir(a.kubeletDir, 0o700); err != nil {
+			return fmt.Errorf("directory for the simulated kubelet's socket: %w", err)
+		}
 		until(func(ctx context.Context) error { return a.node.ServeKubelet(ctx, a.socket) })
 	}
 	until(func(ctx context.Context) error {

@@ -63,7 +63,9 @@ type Config struct {
 	WriteTimeout     time.Duration
 	EnablePprof      bool
 	Debug            bool
-	LogFormat        string
+	// Quiet leaves out of the log what is no warning.
+	Quiet     bool
+	LogFormat string
 
 	// NotYet names what was asked for and is not there yet.
 	NotYet []string
@@ -219,8 +221,11 @@ func (c Config) hostname(simulated string) (string, error) {
 // logger writes to w in the configured format and level.
 func (c Config) logger(w interface{ Write([]byte) (int, error) }) *slog.Logger {
 	o := &slog.HandlerOptions{Level: slog.LevelInfo}
-	if c.Debug {
+	switch {
+	case c.Debug:
 		o.Level = slog.LevelDebug
+	case c.Quiet:
+		o.Level = slog.LevelWarn
 	}
 	if c.LogFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, o))

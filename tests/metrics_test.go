@@ -52,7 +52,8 @@ The families of gpumeter's own, as they are served; written by ` + "`make update
 Families named in the counter file (` + "`DCGM_FI_*`" + `) are DCGM's and carry the help text of that file; ` + "`docs/migration.md`" + ` has their labels.
 
 A label that would be empty is left out: ` + "`GPU_I_ID`" + ` and ` + "`GPU_I_PROFILE`" + ` stand on MIG only, so ` + "`on (UUID, GPU_I_ID)`" + ` joins whole GPUs and
-GPU instances alike. ` + "`UUID`" + ` is always the physical GPU's.
+GPU instances alike. ` + "`UUID`" + ` is always the physical GPU's. With ` + "`--kubernetes-enable-pod-uid`" + ` the families that name a pod have ` + "`pod_uid`" + `, read from the
+kubelet's device checkpoint; that of a static pod is the kubelet's (the annotation kubernetes.io/config.hash), not the mirror pod's.
 
 | family | type | labels | |
 |---|---|---|---|

@@ -58,6 +58,9 @@ const (
 	// seconds of the connection; only by the own pod can it be told from one that does not.
 	startupGrace         = 10 * time.Second
 	defaultStartingLimit = 5 * time.Minute
+	// ownPodSettle is how long the own pod must have been listed for the others to be
+	// taken as listed too.
+	ownPodSettle = time.Second
 )
 
 const opList = "list pod resources"

@@ -51,7 +51,7 @@ func TestRealKubeletsAnswers(t *testing.T) {
 		return out
 	}
 
-	onRecord := slices.Concat(ids(gpu, gpu0, 3, 0, 1, 2), ids(shared, gpu1, 0, 1, 2), ids(mig, mig1, 0, 1))
+	onRecord := slices.Concat(ids(gpu, gpu0, 0, 1, 2, 3), ids(shared, gpu1, 0, 1, 2), ids(mig, mig1, 0, 1))
 
 	for name, c := range map[string]struct {
 		list, allocatable string

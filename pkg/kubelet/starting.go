@@ -31,6 +31,8 @@ type starting struct {
 	known bool
 	// connected is when the present connection was made; zero once an answer on it was believed.
 	connected time.Time
+	// listed is when an answer on the present connection first had the own pod.
+	listed time.Time
 	// last is what the last listing had.
 	last []sharing.Allocation
 	// before is how many there were when the connection was made; pending are those of
@@ -43,7 +45,7 @@ type starting struct {
 func (s *starting) connect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.connected, s.before, s.pending = time.Now(), len(s.last), s.last
+	s.connected, s.listed, s.before, s.pending = time.Now(), time.Time{}, len(s.last), s.last
 }
 
 // own reports whether an answer has this process's own pod.
@@ -61,7 +63,11 @@ func (s *starting) complete(answer []sharing.Allocation, own bool) (all []sharin
 	if !s.connected.IsZero() {
 		s.recognise(answer)
 		s.pending = missing(s.pending, answer)
-		if s.believe(own) {
+		if own && s.listed.IsZero() {
+			s.listed = time.Now()
+		}
+		// The pods of the API server are admitted one after the other, if quickly.
+		if s.believe(own && time.Since(s.listed) >= ownPodSettle) {
 			s.connected, s.pending = time.Time{}, nil
 		}
 	}
@@ -73,8 +79,9 @@ func (s *starting) complete(answer []sharing.Allocation, own bool) (all []sharin
 	return all, len(s.pending)
 }
 
-// believe reports whether what is pending has ended, and says so where it matters.
-func (s *starting) believe(own bool) bool {
+// believe reports whether what is pending has ended, and says so where it matters; settled
+// says that the own pod has been listed for a moment.
+func (s *starting) believe(settled bool) bool {
 	limit := startupGrace
 	if s.known {
 		limit = s.limit
@@ -82,7 +89,7 @@ func (s *starting) believe(own bool) bool {
 	switch {
 	case len(s.pending) == 0:
 		s.notice.back()
-	case s.known && own:
+	case s.known && settled:
 		s.notice.back("ended", len(s.pending))
 	case time.Since(s.connected) >= limit:
 		s.notice.end(slog.LevelWarn, "kubelet still lists fewer pods than before its start", "ended", len(s.pending),

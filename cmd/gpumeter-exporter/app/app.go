@@ -150,7 +150,14 @@ func (a *App) dialKubelet() (*kubelet.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	kc := kubelet.Config{Socket: a.cfg.KubeletSocket, Resources: resources, Checkpoint: a.cfg.Checkpoint, Log: a.log}
+	kc := kubelet.Config{
+		Socket: a.cfg.KubeletSocket, Resources: resources, Checkpoint: a.cfg.Checkpoint, Log: a.log,
+		PodName: a.cfg.PodName, PodNamespace: a.cfg.PodNamespace, StartingLimit: a.cfg.KubeletMaxAge,
+	}
+	if kc.PodName == "" {
+		// In a pod without the host's network this is the pod's name; elsewhere no pod has it.
+		kc.PodName, _ = os.Hostname()
+	}
 	if a.node != nil && !a.cfg.KubeletSet {
 		// A unix socket's path has room for 107 bytes, so it lives in the short place. Run makes the directory.
 		a.kubeletDir = filepath.Join(os.TempDir(), "gpumeter-sim-"+rand.Text()[:10])

@@ -46,7 +46,9 @@ type Config struct {
 	NoHostname      bool
 	HostnameLabel   string
 	NodeName        string
-	ReplaceBlanks   bool
+	// PodName and PodNamespace are the exporter's own pod, where it is one.
+	PodName, PodNamespace string
+	ReplaceBlanks         bool
 
 	MIGPolicy  string
 	MIGWeights []string

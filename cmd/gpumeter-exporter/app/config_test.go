@@ -16,6 +16,9 @@ import (
 // parse is the Config of a command line and environment.
 func parse(t *testing.T, env map[string]string, args ...string) (Config, error) {
 	t.Helper()
+	for _, k := range []string{"NODE_NAME", "POD_NAME", "POD_NAMESPACE"} {
+		t.Setenv(k, "")
+	}
 	for k, v := range env {
 		t.Setenv(k, v)
 	}
@@ -28,7 +31,6 @@ func parse(t *testing.T, env map[string]string, args ...string) (Config, error) 
 }
 
 func TestNoFlagsGiveTheDefaults(t *testing.T) {
-	t.Setenv("NODE_NAME", "")
 	got, err := parse(t, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +79,6 @@ func TestFlagsAndEnvironmentOfDcgmExporter(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Setenv("NODE_NAME", "")
 			want := Defaults()
 			tt.want(&want)
 			got, err := parse(t, tt.env, tt.args...)

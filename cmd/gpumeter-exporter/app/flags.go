@@ -145,6 +145,8 @@ func (c *Config) ownFlags() []cli.Flag {
 		str(&c.Checkpoint, d.Checkpoint, "the kubelet's device checkpoint, read for pod UIDs; empty for none", "kubelet-checkpoint", "GPUMETER_KUBELET_CHECKPOINT"),
 		str(&c.HostnameLabel, d.HostnameLabel, "name of the host label: hostname, or Hostname as before dcgm-exporter 4.8.3", "hostname-label", "GPUMETER_HOSTNAME_LABEL"),
 		str(&c.NodeName, "", "the node's `NAME`", "node-name", "NODE_NAME"),
+		str(&c.PodName, "", "`NAME` of the exporter's own pod, by which a kubelet that has just started is told from one that lists everything; the host name by default", "pod-name", "POD_NAME"),
+		str(&c.PodNamespace, "", "`NAMESPACE` of the exporter's own pod; any by default", "pod-namespace", "POD_NAMESPACE"),
 	}
 }
 

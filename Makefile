@@ -96,7 +96,8 @@ update: ## make generated and golden files anew
 
 .PHONY: bench
 bench: ## run the benchmarks: BENCH=regexp COUNT=10
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./pkg/... ./tests
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./pkg/...
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -benchtime 100x ./tests
 	@echo "docs/performance.md says what the numbers mean and how they were taken."
 
 .PHONY: bench-plot

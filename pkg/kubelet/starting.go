@@ -55,8 +55,8 @@ func (s *starting) own(pods []*podresources.PodResources) bool {
 	})
 }
 
-// complete is an answer with what has to be kept from before, which is counted. It takes
-// over the slice.
+// complete is an answer with what has to be kept from before, which is counted.
+// UIDs that are not known are filled in, in the answer.
 func (s *starting) complete(answer []sharing.Allocation, own bool) (all []sharing.Allocation, kept int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *starting) complete(answer []sharing.Allocation, own bool) (all []sharin
 	if s.connected.IsZero() {
 		s.known = s.known || own
 	}
-	all = append(answer, s.pending...)
+	all = slices.Concat(answer, s.pending)
 	s.last = slices.Clone(all)
 	return all, len(s.pending)
 }

@@ -108,6 +108,6 @@ func draws(lines []curve, points []map[int][]float64, file string) error {
 	if drawn == 0 {
 		return errors.New("no benchmark of the curves is in the input; pipe the output of `make bench` in")
 	}
-	p.Y.Max *= 2
+	p.X.Max, p.Y.Max = p.X.Max*1.03, p.Y.Max*2
 	return p.Save(18*vg.Centimeter, 11*vg.Centimeter, file)
 }

@@ -19,6 +19,8 @@ func main() { os.Exit(run()) }
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	// A second signal ends the process at once, whatever hangs.
+	context.AfterFunc(ctx, stop)
 	serve := func(ctx context.Context, cfg app.Config) error {
 		a, err := app.New(cfg, os.Stderr)
 		if err != nil {

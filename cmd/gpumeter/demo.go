@@ -38,8 +38,9 @@ func demoCommand(stdout, stderr io.Writer) *cli.Command {
 	cfg.Source, cfg.Kubernetes, cfg.Quiet = "sim", true, true
 	var span time.Duration
 	return &cli.Command{
-		Name:  "demo",
-		Usage: "run a simulated GPU node with the exporter on it; needs no GPU and no Kubernetes",
+		Name:         "demo",
+		Usage:        "run a simulated GPU node with the exporter on it; needs no GPU and no Kubernetes",
+		OnUsageError: app.UsageError,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "address", Aliases: []string{"a"}, Value: "127.0.0.1:9400", Usage: "`ADDRESS` to listen on", Destination: &cfg.Address},
 			&cli.StringFlag{Name: "scenario", Value: "default", Usage: "a shipped scenario (see `gpumeter scenarios`) or a FILE", Destination: &cfg.Scenario},

@@ -21,6 +21,8 @@ func main() { os.Exit(run()) }
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	// A second signal ends the process at once, whatever hangs.
+	context.AfterFunc(ctx, stop)
 	if err := command(os.Stdout, os.Stderr).Run(ctx, os.Args); err != nil {
 		fmt.Fprintln(os.Stderr, "gpumeter:", err)
 		return 1
@@ -36,6 +38,7 @@ func command(stdout, stderr io.Writer) *cli.Command {
 		EnableShellCompletion: true,
 		Writer:                stdout,
 		ErrWriter:             stderr,
+		OnUsageError:          app.UsageError,
 		Commands:              []*cli.Command{demoCommand(stdout, stderr), scenariosCommand(stdout)},
 	}
 }

@@ -102,8 +102,10 @@ func (p Problem) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s (%s)", p.File, p.Line, p.Column, p.Text, p.Hint)
 }
 
+// MaxCounterFile is how many bytes a counter file may have.
+const MaxCounterFile = 1 << 20
+
 const (
-	maxCountersBytes = 1 << 20
 	// maxProblems bounds the answer about a file that is no counter file at all.
 	maxProblems = 100
 
@@ -119,9 +121,8 @@ const (
 func ParseCounters(file string, data []byte) (*Counters, []Problem) {
 	p := counterParser{file: file, names: make(map[counterName]int), fields: make(map[gpu.FieldID]Counter)}
 	switch {
-	case len(data) > maxCountersBytes:
-		p.reject(1, 1, fmt.Sprintf("file has %d bytes, more than a counter file can have", len(data)),
-			fmt.Sprintf("at most %d bytes are read; is this the right file?", maxCountersBytes))
+	case len(data) > MaxCounterFile:
+		p.reject(1, 1, fmt.Sprintf("file is larger than the %d bytes that a counter file can have", MaxCounterFile), "is this the right file?")
 		return p.finish()
 	case bytes.HasPrefix(data, []byte{0xff, 0xfe}), bytes.HasPrefix(data, []byte{0xfe, 0xff}):
 		p.reject(1, 1, "file is UTF-16", "save it as UTF-8")

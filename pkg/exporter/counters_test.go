@@ -198,12 +198,12 @@ func TestRowsAndProblemsAreCountedOnTheLinesOfTheFile(t *testing.T) {
 }
 
 func TestAFileThatIsNoCounterFileIsAnsweredInBounds(t *testing.T) {
-	c, problems := ParseCounters("f", make([]byte, maxCountersBytes+1))
+	c, problems := ParseCounters("f", make([]byte, MaxCounterFile+1))
 	if len(c.Rows()) != 0 || len(problems) != 1 || problems[0].Severity != SeverityError {
 		t.Errorf("a file over the limit gives %d rows and %v", len(c.Rows()), problems)
 	}
 
-	c, problems = ParseCounters("f", []byte(strings.Repeat("DCGM_FI_DEV_GPU_TEMPS\n", maxCountersBytes/22-1)+"100,gauge,x\n"))
+	c, problems = ParseCounters("f", []byte(strings.Repeat("DCGM_FI_DEV_GPU_TEMPS\n", MaxCounterFile/22-1)+"100,gauge,x\n"))
 	if len(c.Rows()) != 1 {
 		t.Errorf("the good row at the end is lost: %v", c.Rows())
 	}

@@ -116,8 +116,7 @@ func (f *ownFamilies) byWord(name, help, labelName string, totals map[string]uin
 	}
 }
 
-// addFaults says what is wrong now and counts what has been; the counters that every
-// source can have begin at 0.
+// addFaults says what is wrong now and counts what has been.
 func (f *ownFamilies) addFaults() {
 	f.begin("gpumeter_fault", "Something is wrong with a source or with one of its devices now; 1 while it lasts.", kindGauge)
 	present := make(map[labelID]bool)
@@ -128,22 +127,7 @@ func (f *ownFamilies) addFaults() {
 			f.count(id, 1)
 		}
 	}
-	totals := maps.Clone(f.snapshot.Totals.Faults)
-	if totals == nil {
-		totals = make(map[meter.FaultKey]uint64)
-	}
-	zero := func(source string, kinds ...string) {
-		for _, kind := range kinds {
-			key := meter.FaultKey{Source: source, Kind: kind}
-			totals[key] += 0
-		}
-	}
-	for _, source := range f.snapshot.Sources {
-		zero(source.Name, gpu.ReasonTimeout.String(), gpu.ReasonError.String())
-		if source.Name == meter.SourceTelemetry {
-			zero(source.Name, gpu.ReasonLost.String())
-		}
-	}
+	totals := f.snapshot.Totals.Faults
 	f.begin("gpumeter_faults_total", "Faults by source and kind, counted in each tick in which they are present.", kindCounter)
 	for _, key := range slices.SortedFunc(maps.Keys(totals), compareFaults) {
 		f.count(f.set("source", key.Source, "kind", key.Kind), int64(totals[key]))

@@ -65,6 +65,14 @@ func (e *Error) Unwrap() error { return e.Err }
 // Kind is a short word for a label, such as KindTimeout.
 func (e *Error) Kind() string { return e.Reason }
 
+// Kinds are the words that errors of List are counted under.
+func (c *Client) Kinds() []string {
+	return []string{
+		KindSocketMissing, KindPermissionDenied, KindNotASocket, KindTimeout, KindUnavailable,
+		KindRateLimited, KindTooLarge, KindUnimplemented, KindError,
+	}
+}
+
 // failure explains an answer of gRPC.
 func (c *Client) failure(ctx context.Context, op string, err error) *Error {
 	s := status.Convert(err)

@@ -129,10 +129,36 @@ func New(cfg Config) (*Meter, error) {
 	}
 	m.index = sharing.NewIndex(nil)
 	m.current.Store(&cell{
-		snapshot: &Snapshot{Interval: cfg.Interval, Totals: Totals{Faults: map[FaultKey]uint64{}}},
+		snapshot: &Snapshot{Interval: cfg.Interval, Totals: Totals{Faults: expected(cfg)}},
 		stale:    make(chan struct{}),
 	})
 	return m, nil
+}
+
+// expected are the faults that are counted from 0 on, because the first step of a counter that
+// was not there is lost to who asks for its increase: those every source can have, and those a
+// source says that it can have by a method Kinds.
+func expected(cfg Config) map[FaultKey]uint64 {
+	counts := map[FaultKey]uint64{
+		{SourceTelemetry, gpu.ReasonLost.String()}: 0,
+		{SourceTelemetry, "malformed"}:             0,
+		{SourceAttribution, "conservation"}:        0,
+		{SourceAttribution, kindPolicy}:            0,
+	}
+	add := func(source string, from any) {
+		kinds := []string{"timeout", "error"}
+		if k, ok := from.(interface{ Kinds() []string }); ok {
+			kinds = append(kinds, k.Kinds()...)
+		}
+		for _, kind := range kinds {
+			counts[FaultKey{source, kind}] = 0
+		}
+	}
+	add(SourceTelemetry, cfg.Telemetry)
+	if cfg.Allocations != nil {
+		add(SourceAllocations, cfg.Allocations)
+	}
+	return counts
 }
 
 // Want sets the fields to ask for from the next tick on.

@@ -160,6 +160,9 @@ func identity(a sharing.Allocation) sharing.Allocation {
 	return a
 }
 
+// kindPolicy is the fault of a policy that does not fit a card.
+const kindPolicy = "policy"
+
 // illegal says for which kinds of card the policy's weights could add up to more than the
 // card. The answer is worked out once per kind, since it takes every legal layout.
 func (m *Meter) illegal() []Fault {
@@ -177,15 +180,22 @@ func (m *Meter) illegal() []Fault {
 			m.legality[kind] = text
 		}
 		if text != "" {
-			faults = append(faults, Fault{Source: SourceAttribution, Subject: d.UUID, Kind: "policy", Text: text})
+			faults = append(faults, Fault{Source: SourceAttribution, Subject: d.UUID, Kind: kindPolicy, Text: text})
 		}
 	}
 	return faults
 }
 
-// weights are what each device counts as under the policy.
-func weights(devices []gpu.Device, policy sharing.Policy) map[gpu.UUID]sharing.Fraction {
+// weights are what each device counts as under the policy. A card whose devices weigh more than
+// itself is not charged by weight, and has none for them.
+func weights(devices []gpu.Device, policy sharing.Policy, division *sharing.Division) map[gpu.UUID]sharing.Fraction {
 	out := make(map[gpu.UUID]sharing.Fraction, len(devices))
+	overweight := make(map[gpu.UUID]bool)
+	for _, c := range division.Conflicts {
+		if c.Kind == sharing.ConflictOverweight {
+			overweight[c.Card] = true
+		}
+	}
 	var card gpu.Device
 	for _, d := range devices {
 		if !d.IsMIG() {
@@ -196,7 +206,7 @@ func weights(devices []gpu.Device, policy sharing.Policy) map[gpu.UUID]sharing.F
 			// MIG devices follow their card; a source that lists them apart is heard, slowly.
 			card = devices[slices.IndexFunc(devices, func(c gpu.Device) bool { return c.UUID == d.Parent })]
 		}
-		if w, known := policy.Weight(card, d); known {
+		if w, known := policy.Weight(card, d); known && !overweight[card.UUID] {
 			out[d.UUID] = w
 		}
 	}
@@ -217,7 +227,7 @@ func (m *Meter) publish(began, planned time.Time, observed bool, division sharin
 		Observed: observed,
 		Division: division,
 		Seats:    m.seats,
-		Weights:  weights(m.reading.Devices, m.cfg.Policy),
+		Weights:  weights(m.reading.Devices, m.cfg.Policy, &division),
 		Sources:  []SourceState{m.telemetry.state(now)},
 		Faults:   faults,
 		Totals:   old.snapshot.Totals,

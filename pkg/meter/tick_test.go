@@ -167,3 +167,23 @@ func TestOutageDoesNotChangeWhoWinsAConflict(t *testing.T) {
 		}
 	})
 }
+
+func TestEveryExpectedFaultIsCountedFromZero(t *testing.T) {
+	mt, err := New(Config{Telemetry: newMachine(), Allocations: wordy{newMachine()}, Interval: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := mt.Latest().Totals.Faults
+	for _, key := range []FaultKey{
+		{SourceTelemetry, "lost"}, {SourceTelemetry, "timeout"}, {SourceAllocations, "error"}, {SourceAllocations, "socket_missing"}, {SourceAttribution, "policy"},
+	} {
+		if n, there := counts[key]; !there || n != 0 {
+			t.Errorf("%v: %d, there: %v", key, n, there)
+		}
+	}
+}
+
+// wordy is a source that says under which words its errors are counted.
+type wordy struct{ *machine }
+
+func (wordy) Kinds() []string { return []string{"socket_missing"} }

@@ -12,6 +12,9 @@ import (
 // Open is the shipped scenario of that name or else the one in that file. A word that
 // is neither is an error that lists the shipped names.
 func Open(nameOrFile string) (*Scenario, error) {
+	if nameOrFile == "" {
+		return nil, fmt.Errorf("no scenario: give one of %s, or a file", strings.Join(Shipped(), ", "))
+	}
 	if slices.Contains(Shipped(), nameOrFile) {
 		return LoadShipped(nameOrFile)
 	}

@@ -89,6 +89,8 @@ func (a *App) wire() error {
 			return err
 		}
 		mc.Allocations = a.kubelet
+	} else {
+		a.log.Info("pods are not mapped, so who holds the GPUs is unobserved; --kubernetes maps them")
 	}
 	if a.meter, err = meter.New(mc); err != nil {
 		return err
@@ -163,6 +165,9 @@ func (a *App) dialKubelet() (*kubelet.Client, error) {
 		a.kubeletDir = filepath.Join(os.TempDir(), "gpumeter-sim-"+rand.Text()[:10])
 		a.socket = filepath.Join(a.kubeletDir, "kubelet.sock")
 		kc.Socket, kc.Checkpoint = a.socket, ""
+		if a.cfg.EnablePodUID {
+			a.log.Warn("no pod UIDs: a simulated kubelet has no device checkpoint", "flag", "--kubernetes-enable-pod-uid")
+		}
 	}
 	return kubelet.New(kc)
 }

@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -258,6 +259,33 @@ type recorder struct {
 func (r *recorder) Header() http.Header         { return r.header }
 func (r *recorder) WriteHeader(int)             {}
 func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
+
+// A pipe would block whoever opens it, and a device never ends.
+func TestCounterFileThatIsNoFileIsRefused(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{pipe, "/dev/zero", t.TempDir()} {
+		cfg := simulated()
+		cfg.Collectors, cfg.CollectorsSet = file, true
+		if _, err := New(cfg, io.Discard); err == nil || !strings.Contains(err.Error(), file+" is not a regular file") {
+			t.Errorf("%s: error %v", file, err)
+		}
+	}
+	big := filepath.Join(t.TempDir(), "big.csv")
+	if err := os.WriteFile(big, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(big, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	cfg := simulated()
+	cfg.Collectors, cfg.CollectorsSet = big, true
+	if _, err := New(cfg, io.Discard); err == nil || !strings.Contains(err.Error(), "larger than") {
+		t.Errorf("a terabyte: error %v", err)
+	}
+}
 
 func TestEmptyCounterFileIsAnErrorAtStart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "counters.csv")

@@ -97,8 +97,11 @@ func (c Config) interval() (time.Duration, error) {
 		return 0, fmt.Errorf("--collect-interval: %w", err)
 	}
 	if d < meter.MinInterval {
-		return 0, fmt.Errorf("--collect-interval %s is %v; the least is %v (a bare number is milliseconds: did you mean %ss?)",
-			c.Interval, d, meter.MinInterval, strings.TrimSpace(c.Interval))
+		hint := ""
+		if n, err := strconv.Atoi(strings.TrimSpace(c.Interval)); err == nil && n > 0 {
+			hint = fmt.Sprintf(" (a bare number is milliseconds: did you mean %ds?)", n)
+		}
+		return 0, fmt.Errorf("--collect-interval %s is %v; the least is %v%s", c.Interval, d, meter.MinInterval, hint)
 	}
 	if d > time.Hour {
 		return 0, fmt.Errorf("--collect-interval %s is %v; the most is 1h", c.Interval, d)
@@ -114,7 +117,7 @@ func (c Config) policy() (sharing.Policy, error) {
 		}
 		p, err := sharing.ParsePolicy(c.MIGPolicy)
 		if err != nil {
-			return sharing.Policy{}, fmt.Errorf("--mig-policy: %w", err)
+			return sharing.Policy{}, fmt.Errorf("--mig-policy: %w, or table with --mig-weight", err)
 		}
 		return p, nil
 	}
@@ -170,6 +173,12 @@ func (c Config) validate() error {
 	if _, err := c.interval(); err != nil {
 		return err
 	}
+	if _, err := c.resources(); err != nil {
+		return err
+	}
+	if _, err := c.policy(); err != nil {
+		return err
+	}
 	switch c.GPUIDType {
 	case "uid", "device-name":
 	default:
@@ -187,6 +196,14 @@ func (c Config) validate() error {
 	}
 	if c.EnablePprof && c.WebConfigFile == "" && !loopback(c.Address) {
 		return errors.New("--enable-pprof shows memory to whoever asks: give a --web-config-file with authentication, or listen on 127.0.0.1")
+	}
+	for _, t := range []struct {
+		flag  string
+		value time.Duration
+	}{{"kubelet-max-age", c.KubeletMaxAge}, {"web-read-timeout", c.ReadTimeout}, {"web-write-timeout", c.WriteTimeout}} {
+		if t.value <= 0 {
+			return fmt.Errorf("--%s %v: want more than 0, such as 10s", t.flag, t.value)
+		}
 	}
 	if !(c.Speed > 0) || c.Speed > 1e6 {
 		return fmt.Errorf("--speed %v: want more than 0 and at most 1000000", c.Speed)

@@ -3,6 +3,7 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"strings"
@@ -128,6 +129,14 @@ func TestDuration(t *testing.T) {
 	}
 }
 
+func TestUsageErrorIsOneSentence(t *testing.T) {
+	var out bytes.Buffer
+	err := Command(&out, &out, func(context.Context, Config) error { return nil }).Run(t.Context(), []string{"gpumeter-exporter", "--web-read-timeout", "10"})
+	if err == nil || !strings.Contains(err.Error(), "web-read-timeout") || out.Len() > 0 {
+		t.Errorf("error %v, and %d bytes of help around it", err, out.Len())
+	}
+}
+
 func TestWrongConfigurationSaysWhatToDo(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -135,13 +144,19 @@ func TestWrongConfigurationSaysWhatToDo(t *testing.T) {
 		want   []string
 	}{
 		{"interval in seconds", func(c *Config) { c.Interval = "3" }, []string{"--collect-interval", "3ms", "100ms", "did you mean 3s"}},
+		{"negative interval", func(c *Config) { c.Interval = "-5" }, []string{"--collect-interval -5"}},
+		{"kubelet age", func(c *Config) { c.KubeletMaxAge = -time.Second }, []string{"--kubelet-max-age", "more than 0"}},
+		{"no read timeout", func(c *Config) { c.ReadTimeout = 0 }, []string{"--web-read-timeout"}},
+		{"no counters", func(c *Config) { c.Collectors, c.CollectorsSet = "", true }, []string{"--collectors is empty"}},
+		{"pattern without kubernetes", func(c *Config) { c.Kubernetes, c.ResourcePattern = false, []string{"***["} }, []string{"--resource-pattern", "***["}},
+		{"no scenario", func(c *Config) { c.Scenario = "" }, []string{"--scenario", "default"}},
 		{"interval of a day", func(c *Config) { c.Interval = "20h" }, []string{"--collect-interval", "1h"}},
 		{"id type", func(c *Config) { c.GPUIDType = "device_name" }, []string{"--kubernetes-gpu-id-type", "device-name"}},
 		{"host label", func(c *Config) { c.HostnameLabel = "HOST" }, []string{"--hostname-label", "Hostname"}},
 		{"log format", func(c *Config) { c.LogFormat = "xml" }, []string{"--log-format", "json"}},
 		{"open pprof", func(c *Config) { c.EnablePprof, c.Address = true, ":9400" }, []string{"--enable-pprof", "--web-config-file"}},
 		{"speed", func(c *Config) { c.Speed = -1 }, []string{"--speed"}},
-		{"policy", func(c *Config) { c.MIGPolicy = "max" }, []string{"--mig-policy", "max"}},
+		{"policy", func(c *Config) { c.MIGPolicy = "max" }, []string{"--mig-policy", "max", "table"}},
 		{"weights without table", func(c *Config) { c.MIGWeights = []string{"1g.10gb=1/8"} }, []string{"--mig-weight", "table"}},
 		{"table without weights", func(c *Config) { c.MIGPolicy = "table" }, []string{"--mig-weight"}},
 		{"weight without fraction", func(c *Config) { c.MIGPolicy, c.MIGWeights = "table", []string{"1g.10gb"} }, []string{"1g.10gb", "PROFILE=FRACTION"}},

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -31,8 +32,11 @@ type counterFile struct {
 // named must be readable and have a usable row; the default one may be missing,
 // and then the built-in counters are used.
 func openCounters(cfg Config, log *slog.Logger) (*counterFile, error) {
+	if cfg.Collectors == "" {
+		return nil, errors.New("--collectors is empty: give a readable CSV file, or leave the flag out for the default")
+	}
 	f := &counterFile{path: cfg.Collectors}
-	data, err := os.ReadFile(f.path)
+	data, err := readCounters(f.path)
 	name := f.path
 	if errors.Is(err, fs.ErrNotExist) && !cfg.CollectorsSet {
 		log.Info("using the built-in default counters", "because", f.path+" does not exist")
@@ -44,11 +48,29 @@ func openCounters(cfg Config, log *slog.Logger) (*counterFile, error) {
 	}
 	f.data = data
 	f.current, f.problems = exporter.ParseCounters(name, data)
-	report(log, f.problems)
 	if len(f.current.Rows()) == 0 {
 		return nil, fmt.Errorf("read counters: %s has no usable row: %s", name, first(f.problems))
 	}
+	report(log, f.problems)
 	return f, nil
+}
+
+// readCounters reads no more of a file than its parser takes, and nothing that is no plain
+// file: a pipe would block for as long as nobody writes to it.
+func readCounters(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, exporter.MaxCounterFile+1))
 }
 
 func first(problems []exporter.Problem) string {
@@ -58,9 +80,15 @@ func first(problems []exporter.Problem) string {
 	return problems[0].String()
 }
 
+// report logs what costs a row as an error and the rest as a warning, as
+// gpumeter_config_problems counts them.
 func report(log *slog.Logger, problems []exporter.Problem) {
 	for _, p := range problems {
-		log.Warn("counters", "problem", p.String())
+		level := slog.LevelWarn
+		if p.Severity == exporter.SeverityError {
+			level = slog.LevelError
+		}
+		log.Log(context.Background(), level, "counters", "problem", p.String())
 	}
 }
 
@@ -94,7 +122,7 @@ func (a *App) reload(asked bool) {
 		}
 		return
 	}
-	data, err := os.ReadFile(f.path)
+	data, err := readCounters(f.path)
 	if err == nil && bytes.Equal(data, f.data) && !asked {
 		return
 	}
@@ -109,13 +137,13 @@ func (a *App) reload(asked bool) {
 	}
 	f.data = data
 	counters, problems := exporter.ParseCounters(f.path, data)
-	report(a.log, problems)
 	if len(counters.Rows()) == 0 {
 		err := fmt.Errorf("%s has no usable row: %s", f.path, first(problems))
 		a.log.Error("the last good counters stay", "error", err)
 		a.exporter.ReloadFailed(err, now)
 		return
 	}
+	report(a.log, problems)
 	f.current, f.problems = counters, problems
 	a.meter.Want(counters.Fields())
 	a.exporter.Reload(counters, problems, now)

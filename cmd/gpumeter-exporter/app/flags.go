@@ -29,6 +29,7 @@ func Command(stdout, stderr io.Writer, run func(context.Context, Config) error) 
 		EnableShellCompletion: true,
 		Writer:                stdout,
 		ErrWriter:             stderr,
+		OnUsageError:          UsageError,
 		Action: func(ctx context.Context, cmd *cli.Command) error {
 			if cmd.NArg() > 0 {
 				return fmt.Errorf("%q is no flag; see --help", cmd.Args().First())
@@ -40,6 +41,11 @@ func Command(stdout, stderr io.Writer, run func(context.Context, Config) error) 
 			return run(ctx, *cfg)
 		},
 	}
+}
+
+// UsageError leaves the help text out, in which the one sentence that matters would be lost.
+func UsageError(_ context.Context, _ *cli.Command, err error, _ bool) error {
+	return fmt.Errorf("%w; see --help", err)
 }
 
 // Defaults is the Config that the command line has without any flag.
@@ -122,8 +128,8 @@ func (c *Config) compatibleFlags() []cli.Flag {
 		flag(&c.ReplaceBlanks, "dashes for blanks in modelName", "replace-blanks-in-model-name,rbmn", "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME"),
 		str(&c.WebConfigFile, "", "`FILE` with TLS and basic auth settings of the Prometheus exporter toolkit", "web-config-file", "DCGM_EXPORTER_WEB_CONFIG_FILE"),
 		flag(&c.WebSystemdSocket, "listen on the socket that systemd hands over", "web-systemd-socket", "DCGM_EXPORTER_SYSTEMD_SOCKET"),
-		span(&c.ReadTimeout, d.ReadTimeout, "`TIME` for reading a request", "web-read-timeout", "DCGM_EXPORTER_WEB_READ_TIMEOUT"),
-		span(&c.WriteTimeout, d.WriteTimeout, "`TIME` for writing a response", "web-write-timeout", "DCGM_EXPORTER_WEB_WRITE_TIMEOUT"),
+		span(&c.ReadTimeout, d.ReadTimeout, "`TIME` for reading a request, such as 10s", "web-read-timeout", "DCGM_EXPORTER_WEB_READ_TIMEOUT"),
+		span(&c.WriteTimeout, d.WriteTimeout, "`TIME` for writing a response, such as 30s", "web-write-timeout", "DCGM_EXPORTER_WEB_WRITE_TIMEOUT"),
 		flag(&c.EnablePprof, "serve /debug/pprof", "enable-pprof", "DCGM_EXPORTER_ENABLE_PPROF"),
 		flag(&c.Debug, "log details", "debug", "DCGM_EXPORTER_DEBUG"),
 		str(&c.LogFormat, d.LogFormat, "text or json", "log-format", "DCGM_EXPORTER_LOG_FORMAT"),

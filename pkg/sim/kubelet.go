@@ -51,7 +51,7 @@ func (n *Node) serveOnce(ctx context.Context, socket string) error {
 	}
 	limiter := &rateLimit{perSecond: 100, burst: 10}
 	server := grpc.NewServer(grpc.UnaryInterceptor(limiter.intercept))
-	podresources.RegisterPodResourcesListerServer(server, &lister{node: n})
+	podresources.RegisterPodResourcesListerServer(server, &lister{node: n, checkpoint: &checkpoint{path: n.checkpoint}})
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
 	n.log.Info("kubelet is serving", "socket", socket)
@@ -165,7 +165,8 @@ func (l *rateLimit) intercept(ctx context.Context, req any, _ *grpc.UnaryServerI
 // lister answers from the node's state at the instant of the call.
 type lister struct {
 	podresources.UnimplementedPodResourcesListerServer
-	node *Node
+	node       *Node
+	checkpoint *checkpoint
 }
 
 // now is the present moment, after the delay of a slow kubelet.
@@ -188,6 +189,9 @@ func (l *lister) List(ctx context.Context, _ *podresources.ListPodResourcesReque
 	m, err := l.now(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if err := l.checkpoint.keep(l.node, m); err != nil {
+		l.node.log.Warn("the pretend kubelet has no device checkpoint", "error", err)
 	}
 	return &podresources.ListPodResourcesResponse{PodResources: l.node.podResources(m)}, nil
 }

@@ -61,6 +61,9 @@ type Options struct {
 	Speed float64
 	// Seed replaces the scenario's own.
 	Seed *uint64
+	// Checkpoint is the file in which the kubelet keeps its devices with their pods'
+	// UIDs while ServeKubelet runs; empty is none. Its folder must exist by then.
+	Checkpoint string
 	// Log is told of what the node does to its socket; nil is silent.
 	Log *slog.Logger
 }
@@ -76,6 +79,8 @@ type Node struct {
 	born     time.Time
 	speed    float64
 	log      *slog.Logger
+	// checkpoint is where the kubelet's is kept, empty for nowhere.
+	checkpoint string
 }
 
 // card is what never changes about a GPU.
@@ -101,7 +106,7 @@ func NewNode(s *Scenario, o Options) (*Node, error) {
 	if !(o.Speed > 0 && o.Speed <= 1e6) {
 		return nil, fmt.Errorf("simulate %s at speed %v: the speed must be above 0 and at most a million", s.Name, o.Speed)
 	}
-	n := &Node{scenario: s, seed: s.seed, start: o.Start, born: time.Now(), speed: o.Speed, log: o.Log}
+	n := &Node{scenario: s, seed: s.seed, start: o.Start, born: time.Now(), speed: o.Speed, log: o.Log, checkpoint: o.Checkpoint}
 	if o.Seed != nil {
 		n.seed = *o.Seed
 	}
@@ -174,7 +179,7 @@ func (n *Node) Truth(elapsed time.Duration) []sharing.Allocation {
 	for _, p := range m.state.active {
 		holder := sharing.Holder{
 			Namespace: p.spec.namespace, Pod: p.name(n.seed, m.round), Container: p.spec.container,
-			PodUID: uuidFrom(mix(p.hash(n.seed, m.round), 7)),
+			PodUID: p.uid(n.seed, m.round),
 		}
 		since := n.start.Add(elapsed - m.t + p.start)
 		if p.lasting {
@@ -211,6 +216,11 @@ func (n *nodeState) eachOffered(yield func(seat)) {
 			}
 		}
 	}
+}
+
+// uid is the pod's UID in a round of the story.
+func (p *placement) uid(seed uint64, round int64) string {
+	return uuidFrom(mix(p.hash(seed, round), 7))
 }
 
 // Labels are the labels of a pod that runs at a time since the story began.

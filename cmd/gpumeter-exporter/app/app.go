@@ -38,12 +38,13 @@ type App struct {
 	exporter *exporter.Exporter
 	counters *counterFile
 	kubelet  *kubelet.Client
-	// node is the simulated one, nil with real sources; kubeletDir holds its socket.
-	node       *sim.Node
-	kubeletDir string
-	socket     string
-	bound      chan struct{}
-	addr       net.Addr
+	// node is the simulated one, nil with real sources; kubeletDir holds what its kubelet serves and
+	// keeps, where it is not an operator's.
+	node               *sim.Node
+	kubeletDir         string
+	socket, checkpoint string
+	bound              chan struct{}
+	addr               net.Addr
 }
 
 // New wires an App. An error says what is wrong with the configuration and what
@@ -134,7 +135,13 @@ func (a *App) telemetry() (meter.Telemetry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--scenario: %w", err)
 	}
-	o := sim.Options{Start: time.Now(), Speed: a.cfg.Speed, Log: a.log}
+	if a.cfg.Kubernetes && !a.cfg.KubeletSet {
+		// A unix socket's path has room for 107 bytes, so it lives in the short place. Run makes the directory.
+		a.kubeletDir = filepath.Join(os.TempDir(), "gpumeter-sim-"+rand.Text()[:10])
+		a.socket = filepath.Join(a.kubeletDir, "kubelet.sock")
+		a.checkpoint = filepath.Join(a.kubeletDir, "kubelet_internal_checkpoint")
+	}
+	o := sim.Options{Start: time.Now(), Speed: a.cfg.Speed, Checkpoint: a.checkpoint, Log: a.log}
 	if a.cfg.SeedSet {
 		o.Seed = &a.cfg.Seed
 	}
@@ -160,14 +167,8 @@ func (a *App) dialKubelet() (*kubelet.Client, error) {
 		// In a pod without the host's network this is the pod's name; elsewhere no pod has it.
 		kc.PodName, _ = os.Hostname()
 	}
-	if a.node != nil && !a.cfg.KubeletSet {
-		// A unix socket's path has room for 107 bytes, so it lives in the short place. Run makes the directory.
-		a.kubeletDir = filepath.Join(os.TempDir(), "gpumeter-sim-"+rand.Text()[:10])
-		a.socket = filepath.Join(a.kubeletDir, "kubelet.sock")
-		kc.Socket, kc.Checkpoint = a.socket, ""
-		if a.cfg.EnablePodUID {
-			a.log.Warn("no pod UIDs: a simulated kubelet has no device checkpoint", "flag", "--kubernetes-enable-pod-uid")
-		}
+	if a.socket != "" {
+		kc.Socket, kc.Checkpoint = a.socket, a.checkpoint
 	}
 	return kubelet.New(kc)
 }

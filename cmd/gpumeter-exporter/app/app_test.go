@@ -141,6 +141,21 @@ func TestExporterServesASimulatedNode(t *testing.T) {
 	}
 }
 
+func TestPodUIDsComeFromTheDeviceCheckpoint(t *testing.T) {
+	cfg := simulated()
+	cfg.EnablePodUID = true
+	r := start(t, cfg)
+	page := eventually(t, r.url+"/metrics", "gpumeter_allocation_share{")
+	for _, line := range strings.Split(page, "\n") {
+		if strings.HasPrefix(line, "gpumeter_allocation_share{") && !strings.Contains(line, `,pod_uid="`) {
+			t.Errorf("no UID: %s", line)
+		}
+	}
+	if strings.Contains(r.logs.String(), "level=WARN") {
+		t.Errorf("warnings:\n%s", r.logs)
+	}
+}
+
 func TestFirstTickOfASimulatedNodeHasNoFault(t *testing.T) {
 	r := start(t, simulated())
 	eventually(t, r.url+"/readyz", "ready\n")

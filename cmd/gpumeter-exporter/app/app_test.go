@@ -146,7 +146,7 @@ func TestPodUIDsComeFromTheDeviceCheckpoint(t *testing.T) {
 	cfg.EnablePodUID = true
 	r := start(t, cfg)
 	page := eventually(t, r.url+"/metrics", "gpumeter_allocation_share{")
-	for _, line := range strings.Split(page, "\n") {
+	for line := range strings.SplitSeq(page, "\n") {
 		if strings.HasPrefix(line, "gpumeter_allocation_share{") && !strings.Contains(line, `,pod_uid="`) {
 			t.Errorf("no UID: %s", line)
 		}

@@ -271,7 +271,10 @@ func (f *ownFamilies) addSources() {
 		f.instant(id, s.LastSuccess)
 	})
 	each("gpumeter_source_call_duration_seconds", "How long a source's last finished call took.", func(id labelID, s *meter.SourceState) {
-		f.number(id, s.Took.Seconds())
+		// No call has finished yet where neither is set.
+		if s.Took > 0 || !s.LastSuccess.IsZero() {
+			f.number(id, s.Took.Seconds())
+		}
 	})
 	each("gpumeter_source_outstanding_seconds", "How long a call that a source has not answered has been running; 0 for none.", func(id labelID, s *meter.SourceState) {
 		f.number(id, s.Outstanding.Seconds())

@@ -3,11 +3,14 @@
 package exporter
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/meter"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
 
@@ -72,5 +75,22 @@ func TestUnobservedNodeSaysNothingOfTheKubelet(t *testing.T) {
 	page := pageOf(t, s, nil, Config{})
 	for _, name := range []string{"gpumeter_kubelet_pods", "gpumeter_kubelet_containers", "gpumeter_skipped_allocations"} {
 		wantSeries(t, page, name)
+	}
+}
+
+func TestASourceThatNeverFinishedACallHasNoDuration(t *testing.T) {
+	s := mixedNode()
+	s.Sources = []meter.SourceState{
+		{Name: "waiting", Age: -time.Second, Outstanding: time.Second},
+		{Name: "failing", Age: -time.Second, Took: 2 * time.Second},
+	}
+	page := pageOf(t, s, rowsOf(t, mixedCounters), Config{})
+	if strings.Contains(page, `gpumeter_source_call_duration_seconds{source="waiting"}`) {
+		t.Error("a call that has not finished took no time")
+	}
+	for _, want := range []string{`gpumeter_source_outstanding_seconds{source="waiting"} 1`, `gpumeter_source_call_duration_seconds{source="failing"} 2`} {
+		if !strings.Contains(page, want+"\n") {
+			t.Errorf("page lacks %s", want)
+		}
 	}
 }

@@ -330,7 +330,16 @@ func TestTableOfWeightsThatOverfillsACardIsAFault(t *testing.T) {
 	m.reading.Devices[0].MIGProfiles = []gpu.MIGProfile{{
 		Name: "1g.10gb", Slices: gpu.Slices{Compute: 1, Memory: 1, SMs: 16}, Max: 7, Starts: []int{0, 1, 2, 3, 4, 5, 6}, Size: 1,
 	}}
+	for i, name := range []gpu.UUID{"MIG-0", "MIG-1", "MIG-2", "MIG-3", "MIG-4", "MIG-5", "MIG-6"} {
+		m.reading.Devices = append(m.reading.Devices, gpu.Device{
+			UUID: name, Parent: "GPU-a", GPUInstance: i + 7, Placement: gpu.Placement{Start: i, Size: 1},
+			Profile: gpu.Profile{Name: "1g.10gb", Slices: gpu.Slices{Compute: 1, Memory: 1, SMs: 16}, ComputeInstanceSlices: 1, ComputeInstanceSMs: 16},
+		})
+	}
 	turning(t, m, func(c *Config) { c.Policy = policy }, func(t *testing.T, mt *Meter) {
+		if w := mt.Latest().Weights; len(w) != 2 || !w["GPU-b"].IsOne() {
+			t.Errorf("weights %v, want those of the cards alone", w)
+		}
 		f, ok := faultOf(mt.Latest(), SourceAttribution)
 		if !ok || f.Kind != "policy" || f.Subject != "GPU-a" || !strings.Contains(f.Text, "1g.10gb") {
 			t.Errorf("faults %+v, want the layout that seven sixths of a card come from", mt.Latest().Faults)

@@ -107,11 +107,11 @@ func TestListingThatStandsInDoesNotAgeTheMemoryOfReplicas(t *testing.T) {
 				t.Errorf("%s: shares %+v, want %s", when, s, want)
 			}
 		}
-		m.set(func(m *machine) { m.listing.Advertised = four[:3] })
+		m.set(func(m *machine) { m.listing.Advertised = four[:2] })
 		after(10 * time.Second)
 		m.set(func(m *machine) { m.listErr = errors.New("gone") })
 		after(2 * sharing.SeatsHold)
-		part("one listing with a replica less, and a silent kubelet", sharing.NewFraction(1, 4))
+		part("one listing with half the replicas, and a silent kubelet", sharing.NewFraction(1, 4))
 		m.set(func(m *machine) { m.listErr, m.listing.Advertised = nil, four })
 		after(10 * time.Second)
 		m.set(func(m *machine) { m.listing.Advertised = four[:2] })
@@ -119,6 +119,19 @@ func TestListingThatStandsInDoesNotAgeTheMemoryOfReplicas(t *testing.T) {
 		part("half the replicas, not yet for the hold", sharing.NewFraction(1, 4))
 		after(10 * time.Second)
 		part("half the replicas, for the hold", sharing.NewFraction(1, 2))
+	})
+}
+
+// The meter and the plugin are one pod and start together: until the plugin is heard, the kubelet's record has the seats.
+func TestReplicasOnRecordCountWhileThePluginIsAway(t *testing.T) {
+	m := newMachine()
+	m.listing.Allocations[0].DeviceID = "GPU-a::0"
+	m.listing.Advertised = nil
+	m.listing.Registered = []sharing.Advertised{{DeviceID: "GPU-a::0"}, {DeviceID: "GPU-a::1"}, {DeviceID: "GPU-a::2"}, {DeviceID: "GPU-a::3"}}
+	turning(t, m, nil, func(t *testing.T, mt *Meter) {
+		if s := mt.Latest().Division.Shares; len(s) != 1 || !s[0].Part.Equal(sharing.NewFraction(1, 4)) {
+			t.Errorf("shares %+v, want a quarter", s)
+		}
 	})
 }
 

@@ -25,6 +25,9 @@ import (
 // The Aliases of the returned Field are shared and must not be modified. Safe for
 // concurrent use.
 func FieldByID(id FieldID) (Field, bool) {
+	if id.Computed() {
+		return computedField(id), true
+	}
 	i := sort.Search(len(fieldTable), func(i int) bool { return fieldTable[i].ID >= id })
 	if i == len(fieldTable) || fieldTable[i].ID != id {
 		return Field{}, false
@@ -51,11 +54,27 @@ func FieldByName(name string) (Field, bool) {
 		return fieldByNumber(name)
 	case strings.HasPrefix(name, "dcgm_"):
 		return fieldByOldName(name)
+	case strings.HasPrefix(name, "DCGM_EXP_"):
+		for id := FieldXIDErrorsCount; id.Computed(); id++ {
+			if f := computedField(id); f.Name == name {
+				return f, true
+			}
+		}
+		return Field{}, false
 	}
 	return fieldNamed(name)
 }
 
-// Fields is the whole catalogue in ascending order of id, the caller's own copy.
+// computedField is one of dcgm-exporter's computed metrics.
+func computedField(id FieldID) Field {
+	name := [...]string{
+		"DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_GPU_HEALTH_STATUS",
+		"DCGM_EXP_P2P_STATUS", "DCGM_EXP_XID_ERRORS_TOTAL", "DCGM_EXP_CLOCK_EVENTS_TOTAL",
+	}[id-FieldXIDErrorsCount]
+	return Field{ID: id, Name: name, Type: FieldInt, Scope: ScopeGPU}
+}
+
+// Fields is the catalogue of DCGM's own fields in ascending order of id, the caller's own copy.
 func Fields() []Field {
 	fields := slices.Clone(fieldTable[:])
 	for i := range fields {

@@ -175,7 +175,7 @@ func TestNamesThatAreNoField(t *testing.T) {
 	for _, name := range []string{
 		"", " ", "DCGM", "DCGM_FI_", "DCGM_FI_DEV_", "dcgm_", "dcgm_fi_", "dcgm_fi_dev_",
 		"DCGM_FI_DEV_GPU_TEMP ", "DCGM_FI_DEV_gpu_temp", "Dcgm_gpu_temp", "dcgm_GPU_TEMP", "gpu_temp",
-		"DCGM_EXP_XID_ERRORS_COUNT", "0150", "+150", "-1", "150.0", "0x96", "99999", "65536", "78", "149",
+		"DCGM_EXP_XID_ERRORS", "0150", "+150", "-1", "150.0", "0x96", "99999", "65536", "78", "149",
 	} {
 		if got, ok := FieldByName(name); ok {
 			t.Errorf("FieldByName(%q) = %d, want nothing", name, got.ID)

@@ -58,6 +58,10 @@ type Device struct {
 	// GPUInstance and ComputeInstance are NVML's ids of a MIG device, else NoInstance.
 	GPUInstance     int
 	ComputeInstance int
+	// InstanceEntity is DCGM's entity id of a MIG device's GPU instance, the number that
+	// dcgm-exporter's device selectors have: the GPU's index times the instances a card can
+	// have, plus a running number. NoInstance for a physical GPU and where it is not known.
+	InstanceEntity int
 	// Profile is what a MIG device has of its card; zero for a physical GPU.
 	Profile Profile
 	// Placement is where the GPU instance of a MIG device lies in the card's memory.
@@ -177,6 +181,8 @@ type Reading struct {
 	Time time.Time
 	// Source names the source, such as "sim", "dcgm" or "nvml".
 	Source string
+	// Origin is where the source has it from.
+	Origin Origin
 	// Fields are the columns of each sample's Values.
 	Fields []FieldID
 	// Devices is the whole inventory: physical GPUs in index order, each followed
@@ -186,6 +192,15 @@ type Reading struct {
 	Samples []Sample
 	// Processes are the processes seen on the devices, ordered by GPU and PID.
 	Processes []Process
+	// Events are what happened since the reading before, in the order of their times. An event
+	// is in one reading only, so whoever counts must hear every reading.
+	Events []Event
+	// Health is the last round of health checks, the zero HealthReport unless
+	// FieldHealthStatus is among the fields and the source can check.
+	Health HealthReport
+	// Peers are the ways between the GPUs, empty unless FieldP2PStatus is among the
+	// fields and the source can tell.
+	Peers []Peer
 	// Troubles are what went wrong with single devices; the rest of the reading stands.
 	Troubles []Trouble
 }

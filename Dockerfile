@@ -7,14 +7,17 @@ RUN go mod download
 COPY cmd cmd
 COPY etc etc
 COPY pkg pkg
+COPY deployment/glibc deployment/glibc
+COPY Makefile .
 ARG VERSION=unknown
 ARG REVISION=unknown
-# Nothing calls C yet, so the programs are static and need no base system.
-RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false \
-    -ldflags "-s -w -X github.com/prometheus/common/version.Version=${VERSION} -X github.com/prometheus/common/version.Revision=${REVISION}" \
-    -o /out/ ./cmd/gpumeter-exporter ./cmd/gpumeter
+RUN make build VERSION=${VERSION} REVISION=${REVISION}
 
-FROM gcr.io/distroless/static-debian12:nonroot
+# libdcgm and libnvidia-ml are loaded while the program runs and are no part of the image:
+# the NVIDIA container runtime mounts libnvidia-ml; libdcgm.so.4 with its modules is mounted
+# from the node or copied in by an image built on this one. The base has glibc and libgcc,
+# which is all that libdcgm needs.
+FROM gcr.io/distroless/cc-debian12:nonroot
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="gpumeter-exporter" \
@@ -24,7 +27,7 @@ LABEL org.opencontainers.image.title="gpumeter-exporter" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY LICENSE /licenses/LICENSE
-COPY --from=build /out/gpumeter-exporter /out/gpumeter /usr/bin/
+COPY --from=build /src/bin/gpumeter-exporter /src/bin/gpumeter /usr/bin/
 # Where dcgm-exporter has its counter files, so that its manifests go on working.
 COPY etc/*.csv /etc/dcgm-exporter/
 # The image runs as a user without rights (65532). The kubelet's PodResources

@@ -46,9 +46,17 @@ export CGO_CFLAGS := -g -O2 -Wno-deprecated-declarations
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
+# Programs built here also run on older systems: deployment/glibc/stubs.sh says how. The
+# resolver and the user database are Go's own, so that glibc's are not asked for either.
+GLIBC   := 2.31
+PORTABLE := -tags netgo,osusergo
+STUBS   := bin/glibc
+STUBBED := -extldflags "-L$(CURDIR)/$(STUBS) -l:libpthread.so.0 -l:libdl.so.2 -l:libc.so.6"
+
 .PHONY: build
-build: ## compile every command into bin/
-	$(GO) build $(BUILDFLAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+build: ## compile every command into bin/, to run on glibc 2.31 and newer
+	@deployment/glibc/stubs.sh $(STUBS)
+	$(GO) build $(BUILDFLAGS) $(PORTABLE) -ldflags '$(LDFLAGS) $(STUBBED)' -o bin/ ./cmd/...
 
 .PHONY: test
 test: ## run all tests with the race detector, in random order
@@ -56,7 +64,7 @@ test: ## run all tests with the race detector, in random order
 	@for dir in $(TEST_MODULES); do (cd $$dir && $(GO) test -shuffle=on ./...) || exit 1; done
 
 .PHONY: verify
-verify: verify-fmt verify-vet verify-lint verify-floors verify-generated verify-metrics verify-vuln ## run every check below, stop at the first that fails
+verify: verify-fmt verify-vet verify-lint verify-floors verify-generated verify-metrics verify-glibc verify-vuln ## run every check below, stop at the first that fails
 
 .PHONY: verify-fmt
 verify-fmt: ## check that gofmt would change nothing
@@ -80,6 +88,10 @@ verify-floors: ## check who imports what, and that nothing below cmd ends the pr
 .PHONY: verify-generated
 verify-generated: ## check that generated files are what `make update` makes
 	tests/tools/verify-generated.sh
+
+.PHONY: verify-glibc
+verify-glibc: build ## check that the programs ask for no glibc newer than 2.31
+	@deployment/glibc/check.sh $(GLIBC) bin/gpumeter*
 
 .PHONY: verify-metrics
 verify-metrics: $(PROMTOOL) ## run promtool over our own families in the golden pages

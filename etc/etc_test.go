@@ -25,6 +25,7 @@ func TestAFileThatIsNotShippedIsAnsweredWithThoseThatAre(t *testing.T) {
 func TestTheTextIsTheCallersOwn(t *testing.T) {
 	for name, read := range map[string]func() []byte{
 		"DefaultCounters": DefaultCounters,
+		"XIDs":            XIDs,
 		"ReadFile":        func() []byte { data, _ := ReadFile("default-counters.csv"); return data },
 	} {
 		first := read()
@@ -35,5 +36,17 @@ func TestTheTextIsTheCallersOwn(t *testing.T) {
 		if read()[0] == 'x' {
 			t.Errorf("%s: changing the text changed what is shipped", name)
 		}
+	}
+}
+
+// Who asks for counter files must not be offered, or given, another kind of file.
+func TestTheTableOfXIDsIsNoCounterFile(t *testing.T) {
+	for _, name := range Names() {
+		if !strings.HasSuffix(name, ".csv") {
+			t.Errorf("counter files include %s", name)
+		}
+	}
+	if _, err := ReadFile("xid.yaml"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("ReadFile(xid.yaml): %v, want that there is no such counter file", err)
 	}
 }

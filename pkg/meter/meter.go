@@ -71,7 +71,11 @@ type Config struct {
 	// fails; beyond it nobody is charged. 0 is five minutes: a device is fixed for a
 	// container's life, and no container starts while the kubelet is away.
 	ListingMaxAge time.Duration
-	Log           *slog.Logger
+	// EventWindow is how long an event stays in Snapshot.Recent, ClockWindow how far back
+	// Snapshot.RecentClocks looks, both on the telemetry source's clock; 0 is five minutes.
+	// A ClockWindow can hold 131072 intervals at most.
+	EventWindow, ClockWindow time.Duration
+	Log                      *slog.Logger
 }
 
 // Meter is the loop. Make it with New and turn it with Run; the other methods are
@@ -87,6 +91,7 @@ type Meter struct {
 	reading     gpu.Reading
 	listing     sharing.Listing
 	index       *sharing.Index
+	tally       *tally
 	faults      *faultLog
 	// legality has what is wrong with a table of weights on a kind of card.
 	legality map[string]string
@@ -116,10 +121,19 @@ func New(cfg Config) (*Meter, error) {
 	if cfg.ListingMaxAge <= 0 {
 		cfg.ListingMaxAge = 5 * time.Minute
 	}
+	if cfg.EventWindow <= 0 {
+		cfg.EventWindow = defaultWindow
+	}
+	if cfg.ClockWindow <= 0 {
+		cfg.ClockWindow = defaultWindow
+	}
+	if longest := cfg.Interval * clockSamplesLimit; cfg.ClockWindow > longest {
+		return nil, fmt.Errorf("meter: clock window %v is longer than %v, the most for an interval of %v", cfg.ClockWindow, longest, cfg.Interval)
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	m := &Meter{cfg: cfg, faults: newFaultLog(cfg.Log), legality: map[string]string{}}
+	m := &Meter{cfg: cfg, tally: newTally(cfg.EventWindow, cfg.ClockWindow), faults: newFaultLog(cfg.Log), legality: map[string]string{}}
 	m.Want(cfg.Fields)
 	m.telemetry = newSource(SourceTelemetry, func(ctx context.Context) (gpu.Reading, error) {
 		return cfg.Telemetry.Read(ctx, *m.fields.Load())
@@ -142,6 +156,7 @@ func expected(cfg Config) map[FaultKey]uint64 {
 	counts := map[FaultKey]uint64{
 		{SourceTelemetry, gpu.ReasonLost.String()}: 0,
 		{SourceTelemetry, "malformed"}:             0,
+		{SourceTelemetry, kindEventsDropped}:       0,
 		{SourceAttribution, "conservation"}:        0,
 		{SourceAttribution, kindPolicy}:            0,
 	}

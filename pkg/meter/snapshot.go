@@ -29,9 +29,17 @@ type Snapshot struct {
 	Interval, Took, Late time.Duration
 
 	// Reading is the last good answer of the telemetry source, the zero Reading when
-	// there is none. Of one older than its limit the devices are left, without samples,
-	// processes and troubles.
+	// there is none. Its events are in the first snapshot that has it, and in no later one.
+	// Of a reading older than its limit the devices and the origin are left.
 	Reading gpu.Reading
+	// Recent are the events of all readings within Config.EventWindow before Reading.Time,
+	// oldest first; the latest 4096 where there were more. An event of a GPU that is not
+	// listed, or not any more, stays under its UUID.
+	Recent []gpu.Event
+	// RecentClocks says for each GPU what held its clocks back within Config.ClockWindow
+	// before Reading.Time. A GPU without a value in the window is missing, as are all unless
+	// gpu.FieldClockReasons is among the fields, and where the reading is older than its limit.
+	RecentClocks map[gpu.UUID]ClockWindow
 	// Listing is the last good answer about allocations, no older than its limit; the
 	// zero Listing when there is none.
 	Listing sharing.Listing
@@ -93,4 +101,9 @@ type Totals struct {
 	Faults map[FaultKey]uint64
 	// Conflicts by kind and allocations tied to no device by reason count when they appear.
 	Conflicts, NotCharged map[string]uint64
+	// XIDs count once per event, also of devices that have left since.
+	XIDs map[XIDKey]uint64
+	// Clocks count the samples in which each reason was set, for every GPU that ever
+	// answered gpu.FieldClockReasons.
+	Clocks map[gpu.UUID]ClockReasons
 }

@@ -3,6 +3,7 @@
 package meter
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,17 +18,19 @@ func (m *Meter) takeReading(now time.Time, faults []Fault) []Fault {
 	if r, ok := m.telemetry.good(); ok {
 		var bad []Fault
 		m.reading, bad = sound(r)
-		faults = append(faults, bad...)
+		faults = append(append(faults, bad...), m.tally.hear(&m.reading, cmp.Or(m.reading.Time, now))...)
 		m.index = sharing.NewIndex(m.reading.Devices)
 	} else if f, ok := m.telemetry.fault(now); ok {
 		faults = append(faults, f)
+		m.reading.Events = nil
 		if now.Sub(m.telemetry.lastSuccess) > m.cfg.ReadingMaxAge {
 			// The cards do not cease to exist when their driver is silent; what they
 			// did is no longer known.
 			m.reading = gpu.Reading{
-				Time: m.reading.Time, Source: m.reading.Source,
+				Time: m.reading.Time, Source: m.reading.Source, Origin: m.reading.Origin,
 				Fields: m.reading.Fields, Devices: m.reading.Devices,
 			}
+			m.tally.recentClocks = nil
 		}
 	}
 	lost := map[gpu.UUID]bool{}
@@ -82,7 +85,7 @@ func (m *Meter) meanwhile(now time.Time) string {
 }
 
 // sound is the reading without what would break its readers: a device without a
-// name or with another's, a sample that is not parallel to the fields.
+// name or with another's, a sample that is not parallel to the fields, an event of nothing.
 func sound(r gpu.Reading) (gpu.Reading, []Fault) {
 	var faults []Fault
 	seen := make(map[gpu.UUID]bool, len(r.Devices))
@@ -111,7 +114,14 @@ func sound(r gpu.Reading) (gpu.Reading, []Fault) {
 		malformed(s.Entity.GPU, "%d values for %d fields", len(s.Values), len(r.Fields))
 		return false
 	})
-	r.Devices, r.Samples = devices, samples
+	events := filter(r.Events, func(e gpu.Event) bool {
+		if e.Kind != 0 && (e.Kind != gpu.EventXID || e.Code > 0) {
+			return true
+		}
+		malformed(e.GPU, "an event of kind %d with code %d", e.Kind, e.Code)
+		return false
+	})
+	r.Devices, r.Samples, r.Events = devices, samples, events
 	return r, faults
 }
 
@@ -224,6 +234,7 @@ func (m *Meter) publish(began, planned time.Time, observed bool, division sharin
 		Took:     now.Sub(began),
 		Late:     began.Sub(planned),
 		Reading:  m.reading,
+		Recent:   m.tally.recent,
 		Observed: observed,
 		Division: division,
 		Seats:    m.seats,
@@ -231,6 +242,8 @@ func (m *Meter) publish(began, planned time.Time, observed bool, division sharin
 		Sources:  []SourceState{m.telemetry.state(now)},
 		Faults:   faults,
 		Totals:   old.snapshot.Totals,
+
+		RecentClocks: m.tally.recentClocks,
 	}
 	if m.allocations != nil {
 		s.Sources = append(s.Sources, m.allocations.state(now))
@@ -238,6 +251,7 @@ func (m *Meter) publish(began, planned time.Time, observed bool, division sharin
 	if observed {
 		s.Listing = m.listing
 	}
+	s.Totals.XIDs, s.Totals.Clocks = m.tally.xids, m.tally.clocks
 	s.Totals.add(s, old.snapshot)
 	m.faults.report(faults, now)
 	m.current.Store(&cell{snapshot: s, stale: make(chan struct{})})

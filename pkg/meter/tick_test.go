@@ -188,7 +188,7 @@ func TestEveryExpectedFaultIsCountedFromZero(t *testing.T) {
 	}
 	counts := mt.Latest().Totals.Faults
 	for _, key := range []FaultKey{
-		{SourceTelemetry, "lost"}, {SourceTelemetry, "timeout"}, {SourceAllocations, "error"}, {SourceAllocations, "socket_missing"}, {SourceAttribution, "policy"},
+		{SourceTelemetry, "lost"}, {SourceTelemetry, "timeout"}, {SourceTelemetry, "events_dropped"}, {SourceAllocations, "error"}, {SourceAllocations, "socket_missing"}, {SourceAttribution, "policy"},
 	} {
 		if n, there := counts[key]; !there || n != 0 {
 			t.Errorf("%v: %d, there: %v", key, n, there)

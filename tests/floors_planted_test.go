@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -57,9 +58,35 @@ func TestFloorsSeesWhatIsWrong(t *testing.T) {
 		{"httptest", "pkg/sim/x.go", "package sim\nimport \"net/http/httptest\"\n", []string{"2 " + ruleTesting}},
 		{"the pretend node in an exit", "pkg/exporter/x.go", "package exporter\nimport _ \"github.com/gpumeter/gpumeter/pkg/sim\"\n", []string{"2 " + ruleSim}},
 		{"the pretend node in a package's test", "pkg/meter/x_test.go", "package meter\nimport _ \"github.com/gpumeter/gpumeter/pkg/sim\"\n", []string{"2 " + ruleSim}},
+		{"a test suite in a program", "pkg/sharing/x.go", "package sharing\nimport _ \"github.com/gpumeter/gpumeter/pkg/gpu/gputest\"\n", []string{"2 " + ruleSuite}},
+		{"a test suite in a program of cmd", "cmd/gpumeter/x.go", "package main\nimport _ \"github.com/gpumeter/gpumeter/pkg/gpu/gputest\"\n", []string{"2 " + ruleSuite}},
+		{"a test suite in a pretend machine", "tests/dcgmsim/x.go", "package dcgmsim\nimport _ \"github.com/gpumeter/gpumeter/pkg/gpu/gputest\"\n", []string{"2 " + ruleSuite}},
+		{"a test suite reaches up", "pkg/gpu/gputest/x.go", "package gputest\nimport _ \"github.com/gpumeter/gpumeter/pkg/sharing\"\n", []string{"2 " + ruleUp}},
+		{"a test suite knows a machine", "pkg/gpu/gputest/x.go", "package gputest\nimport _ \"github.com/gpumeter/gpumeter/tests/dcgmsim\"\n", []string{"2 " + ruleOurs}},
+		{"a test suite's own test knows a machine", "pkg/gpu/gputest/x_test.go", "package gputest\nimport _ \"github.com/gpumeter/gpumeter/pkg/sim\"\n", []string{"2 " + ruleSim}},
+		{"foreign code in a test suite", "pkg/gpu/gputest/x.go", "package gputest\nimport \"google.golang.org/grpc\"\n", []string{"2 " + ruleModule}},
+		{"init in a test suite", "pkg/gpu/gputest/x.go", "package gputest\nfunc init() {}\n", []string{"2 " + ruleInit}},
+		{"the ground imports its suite", "pkg/gpu/x.go", "package gpu\nimport _ \"github.com/gpumeter/gpumeter/pkg/gpu/gputest\"\n", []string{"2 " + ruleSuite}},
+		{"a pretend libdcgm in the binding", "pkg/dcgm/x.go", "package dcgm\nimport _ \"github.com/gpumeter/gpumeter/tests/dcgmsim\"\n", []string{"2 " + rulePretend}},
+		{"a pretend libdcgm in cmd", "cmd/gpumeter/x.go", "package main\nimport _ \"github.com/gpumeter/gpumeter/tests/dcgmsim\"\n", []string{"2 " + rulePretend}},
+		{"a pretend libdcgm knows what it stands for", "tests/dcgmsim/x.go", "package dcgmsim\nimport _ \"github.com/gpumeter/gpumeter/pkg/dcgm\"\n", []string{"2 " + ruleUp}},
+		{"testing in a pretend libdcgm", "tests/dcgmsim/x.go", "package dcgmsim\nimport \"testing\"\n", []string{"2 " + ruleTesting}},
+		{"cgo in a pretend libdcgm", "tests/dcgmsim/x.go", "package dcgmsim\nimport \"C\"\n", []string{"2 " + ruleModule}},
+		{"a test's module in the source beside it", "pkg/nvml/x.go", "package nvml\nimport \"github.com/google/uuid\"\n", []string{"2 " + ruleModule}},
+		{"a test's module in another test", "pkg/dcgm/x_test.go", "package dcgm\nimport \"github.com/google/uuid\"\n", []string{"2 " + ruleModule}},
+		{"NVML in the DCGM source", "pkg/dcgm/x.go", "package dcgm\nimport \"github.com/NVIDIA/go-nvml/pkg/nvml\"\n", []string{"2 " + ruleModule}},
+		{"YAML in a program", "cmd/gpumeter-exporter/x.go", "package main\nimport \"go.yaml.in/yaml/v3\"\n", []string{"2 " + ruleModule}},
 		{"a file that is not Go", "pkg/gpu/x.go", "package\n", []string{"1 " + ruleUnparsed}},
 		{"two wrongs", "pkg/gpu/x.go", "package gpu\nimport \"testing\"\nfunc init() { panic(1) }\n", []string{"2 " + ruleTesting, "3 " + ruleInit, "3 " + ruleExit}},
 
+		{"right: a test suite is test code", "pkg/gpu/gputest/x.go", "package gputest\nimport \"testing\"\nimport \"github.com/google/go-cmp/cmp\"\nimport _ \"github.com/gpumeter/gpumeter/pkg/gpu\"\nfunc Run(t *testing.T) { t.Fatal(cmp.Diff(1, 2)) }\n", nil},
+		{"right: a test runs a suite", "pkg/nvml/x_test.go", "package nvml\nimport _ \"github.com/gpumeter/gpumeter/pkg/gpu/gputest\"\n", nil},
+		{"right: a test on the ground runs a suite", "pkg/gpu/x_test.go", "package gpu_test\nimport _ \"github.com/gpumeter/gpumeter/pkg/gpu/gputest\"\n", nil},
+		{"right: a test drives a pretend libdcgm", "pkg/dcgm/x_test.go", "package dcgm\nimport _ \"github.com/gpumeter/gpumeter/tests/dcgmsim\"\n", nil},
+		{"right: cgo binds libdcgm", "pkg/dcgm/x.go", "package dcgm\nimport \"C\"\n", nil},
+		{"right: a test's own module", "pkg/nvml/x_test.go", "package nvml\nimport \"github.com/google/uuid\"\nimport \"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxh100\"\n", nil},
+		{"right: the wiring reads a list in YAML", "cmd/gpumeter-exporter/app/x.go", "package app\nimport \"go.yaml.in/yaml/v3\"\n", nil},
+		{"right: an exit reads the XID table", "pkg/exporter/x.go", "package exporter\nimport _ \"github.com/gpumeter/gpumeter/pkg/health\"\n", nil},
 		{"right: down", "pkg/exporter/x.go", "package exporter\nimport _ \"github.com/gpumeter/gpumeter/pkg/meter\"\n", nil},
 		{"right: cmd wires all", "cmd/gpumeter/x.go", "package main\nimport _ \"github.com/gpumeter/gpumeter/pkg/sim\"\nimport _ \"github.com/gpumeter/gpumeter/cmd/gpumeter-exporter/app\"\nimport \"os\"\nfunc main() { os.Exit(0) }\n", nil},
 		{"right: a package of an allowed module", "pkg/kubelet/x.go", "package kubelet\nimport \"google.golang.org/grpc/credentials/insecure\"\n", nil},
@@ -116,13 +143,24 @@ func TestFloorsOfThePlan(t *testing.T) {
 	bad := map[string]room{
 		"pkg/a": {floor: 1, ours: []string{"pkg/b"}},
 		"pkg/b": {floor: 1, ours: []string{"pkg/gone"}},
+
+		"pkg/a/suite": {floor: 1, ours: []string{"pkg/a", "pkg/b/suite"}, suite: true},
+		"pkg/b/suite": {floor: 1, suite: true},
 	}
 	h, err := inspect(fstest.MapFS{}, bad, room{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(h.found) != 2 {
-		t.Errorf("found %v, want one violation each for pkg/a and pkg/b", h.found)
+	var got []string
+	for _, v := range h.found {
+		got = append(got, v.what)
+	}
+	slices.Sort(got)
+	want := []string{
+		"pkg/a may import pkg/b", "pkg/a/suite may import pkg/b/suite", "pkg/b may import pkg/gone",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("unplanned (-want +got):\n%s", diff)
 	}
 }
 

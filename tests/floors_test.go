@@ -32,6 +32,13 @@ type room struct {
 	ours []string
 	// modules are the foreign modules or packages that may be used here; "C" is cgo.
 	modules []string
+	// testModules are those that only test files may use, beside what any test file may.
+	testModules []string
+	// pretend: it stands for a machine, so only test files and what lies in tests import it.
+	pretend bool
+	// suite: it is test code for several packages' tests, and may do what a test file may;
+	// only test files import it. It stands beside what it tests.
+	suite bool
 }
 
 const (
@@ -48,8 +55,10 @@ func plan() map[string]room {
 	}
 	kubeletModules := []string{"google.golang.org/grpc", "google.golang.org/protobuf", "k8s.io/kubelet"}
 	return map[string]room{
-		"etc":     {floor: 0},
-		"pkg/gpu": {floor: 0},
+		"etc":             {floor: 0},
+		"pkg/gpu":         {floor: 0},
+		"pkg/gpu/gputest": {floor: 0, ours: []string{"pkg/gpu"}, suite: true},
+		"tests/dcgmsim":   {floor: 0, pretend: true},
 
 		"pkg/health":  {floor: 1, ours: []string{"pkg/gpu"}},
 		"pkg/sharing": {floor: 1, ours: []string{"pkg/gpu"}},
@@ -63,7 +72,10 @@ func plan() map[string]room {
 		"pkg/dcgm":    {floor: 3, ours: []string{"pkg/gpu", "pkg/health"}, modules: []string{"C"}},
 		"pkg/kubelet": {floor: 3, ours: []string{"pkg/gpu", "pkg/sharing"}, modules: kubeletModules},
 		"pkg/meter":   {floor: 3, ours: []string{"pkg/gpu", "pkg/health", "pkg/ledger", "pkg/sharing"}},
-		"pkg/nvml":    {floor: 3, ours: []string{"pkg/gpu", "pkg/health"}, modules: []string{"github.com/NVIDIA/go-nvml"}},
+		"pkg/nvml": {
+			floor: 3, ours: []string{"pkg/gpu", "pkg/health"},
+			modules: []string{"github.com/NVIDIA/go-nvml"}, testModules: []string{"github.com/google/uuid"},
+		},
 		"pkg/process": {floor: 3, ours: []string{"pkg/gpu", "pkg/sharing"}, modules: []string{"github.com/prometheus/procfs"}},
 		"pkg/sim": {
 			floor: 3, ours: []string{"pkg/gpu", "pkg/health", "pkg/sharing"},
@@ -90,7 +102,10 @@ func plan() map[string]room {
 			modules: []string{"github.com/prometheus/client_golang/api", "github.com/prometheus/common"},
 		},
 
-		"cmd/gpumeter-exporter/app": {floor: floorCmd, ours: []string{anyBelow}, modules: cmdModules},
+		"cmd/gpumeter-exporter/app": {
+			floor: floorCmd, ours: []string{anyBelow},
+			modules: append([]string{"go.yaml.in/yaml/v3"}, cmdModules...),
+		},
 
 		"cmd/gpumeter":               {floor: floorRoof, ours: []string{anyBelow}, modules: cmdModules},
 		"cmd/gpumeter-device-plugin": {floor: floorRoof, ours: []string{anyBelow}, modules: cmdModules},
@@ -120,6 +135,8 @@ const (
 	ruleInit      = "no init(): work at import time has no error, no order and no off switch"
 	ruleTesting   = "programs do not carry test code: only _test.go files import it"
 	ruleSim       = "a pretend node is for cmd and tests only, so that no program meters one unasked"
+	rulePretend   = "what stands for a machine is for _test.go files and for tests only"
+	ruleSuite     = "a test suite is test code: only _test.go files import it"
 	ruleUnparsed  = "every Go file can be parsed"
 	ruleUnplanned = "the plan only allows what the floors allow"
 )
@@ -190,7 +207,9 @@ func skipDir(fsys fs.FS, name string) error {
 func (h *house) checkPlan() {
 	for name, r := range h.plan {
 		for _, to := range r.ours {
-			if target, ok := h.plan[to]; to != anyBelow && (!ok || target.floor >= r.floor) {
+			target, ok := h.plan[to]
+			beside := r.suite && !target.suite && target.floor == r.floor
+			if to != anyBelow && (!ok || target.floor >= r.floor && !beside) {
 				h.report("tests/floors_test.go", 1, ruleUnplanned, fmt.Sprintf("%s may import %s", name, to))
 			}
 		}
@@ -210,7 +229,7 @@ func (h *house) checkFile(name string, source []byte) {
 		h.report(name, set.Position(file.Package).Line, rulePlan, "package "+dir)
 		return
 	}
-	isTest := strings.HasSuffix(name, "_test.go")
+	isTest := here.suite || strings.HasSuffix(name, "_test.go")
 	for _, spec := range file.Imports {
 		to, err := strconv.Unquote(spec.Path.Value)
 		if err != nil {
@@ -257,7 +276,7 @@ func (h *house) judgeImport(here room, dir, to string, isTest bool) string {
 		return ruleTesting
 	case to != "C" && !strings.Contains(strings.Split(to, "/")[0], "."):
 		return ""
-	case allowed(here.modules, to) || isTest && allowed(h.extra.modules, to):
+	case allowed(here.modules, to) || isTest && (allowed(h.extra.modules, to) || allowed(here.testModules, to)):
 		return ""
 	}
 	return ruleModule
@@ -272,9 +291,17 @@ func (h *house) judgeOurs(here room, dir, to string, isTest bool) string {
 		return rulePlan
 	case to == "pkg/sim" && here.floor < floorCmd:
 		return ruleSim
+	case target.suite && !isTest:
+		return ruleSuite
+	case target.pretend && !isTest && !strings.HasPrefix(dir, "tests/"):
+		return rulePretend
 	case target.floor > here.floor:
 		return ruleUp
-	case isTest && slices.Contains(h.extra.ours, to):
+	case here.suite && !slices.Contains(here.ours, to):
+		return ruleOurs
+	case here.suite:
+		return ""
+	case isTest && (target.suite || target.pretend || slices.Contains(h.extra.ours, to)):
 		return ""
 	case target.floor == here.floor:
 		return ruleSideways

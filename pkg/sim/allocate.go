@@ -132,6 +132,29 @@ func (g *stage) usesOf(card int) []use {
 	return uses
 }
 
+// mostInstances is how many GPU instances a card of the node can have: DCGM gives each card
+// a range of numbers as wide.
+func (s *Scenario) mostInstances() int {
+	most := 0
+	for i := range s.cards {
+		most = max(most, s.cards[i].model.capacity.Compute)
+	}
+	return most
+}
+
+// runningNumber counts the instances that DCGM lists before one: it goes through the
+// profiles, and NVML's ids are not in that order.
+func (m *model) runningNumber(slots []slot, of int) int {
+	rank := func(i int) int { return slices.Index(m.profileNames(), slots[i].profile.Name) }
+	number := 0
+	for i := range slots {
+		if rank(i) < rank(of) || rank(i) == rank(of) && i < of {
+			number++
+		}
+	}
+	return number
+}
+
 // instanceReservedMiB is what the driver keeps of each GPU instance's memory.
 const instanceReservedMiB = 15
 
@@ -144,13 +167,14 @@ func deviceList(s *Scenario, uuids []string, cards []*cardState) []gpu.Device {
 		card := gpu.Device{
 			UUID: gpu.UUID(uuids[i]), Index: i, Minor: spec.minor, PCIBusID: pciAddress(i), Model: m.product,
 			MIGEnabled: spec.mig, Lost: c.lost, Capacity: m.capacity, MIGProfiles: m.profiles,
-			GPUInstance: gpu.NoInstance, ComputeInstance: gpu.NoInstance,
+			GPUInstance: gpu.NoInstance, ComputeInstance: gpu.NoInstance, InstanceEntity: gpu.NoInstance,
 		}
 		out = append(out, card)
 		for j, sl := range c.slots {
 			out = append(out, gpu.Device{
 				UUID: c.uuids[j], Parent: card.UUID, Index: i, Minor: card.Minor, PCIBusID: card.PCIBusID,
 				Model: m.product, Lost: c.lost, GPUInstance: sl.instanceID(m.capacity.Memory),
+				InstanceEntity: i*s.mostInstances() + m.runningNumber(c.slots, j),
 				Profile: gpu.Profile{
 					Name: sl.profile.Name, Slices: sl.profile.Slices,
 					ComputeInstanceSlices: sl.profile.Compute, ComputeInstanceSMs: sl.profile.SMs,

@@ -37,7 +37,7 @@ events:
   - {at: 6m, do: repartition, gpu: 3, layout: [1g.10gb@0, 2g.20gb]}
   - {at: 7m, do: ecc_dbe, gpu: 0}
 `)
-	xid := func(at time.Duration, card int) float64 { return number(t, value(t, n, at, card, -1, fieldXID)) }
+	xid := func(at time.Duration, card int) float64 { return number(t, value(t, n, at, card, -1, gpu.FieldXID)) }
 	for _, tc := range []struct {
 		at   time.Duration
 		card int

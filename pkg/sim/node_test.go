@@ -200,7 +200,7 @@ func TestMIGScopes(t *testing.T) {
 	}{
 		{"power of a card", 1, -1, fieldPower, gpu.ReasonNone},
 		{"power of an instance", 1, 2, fieldPower, gpu.ReasonScope},
-		{"XID of an instance", 1, 2, fieldXID, gpu.ReasonScope},
+		{"XID of an instance", 1, 2, gpu.FieldXID, gpu.ReasonScope},
 		{"engine of an instance", 1, 2, 1001, gpu.ReasonNone},
 		{"engine of a card with instances", 1, -1, 1001, gpu.ReasonScope},
 		{"engine of a card in MIG mode without instances", 6, -1, 1001, gpu.ReasonNone},

@@ -157,7 +157,7 @@ func (p *parser) kind(name string) *loadKind {
 
 // event reads one event: at, do, and what the verb takes.
 func (p *parser) event(n *yaml.Node) {
-	e := eventSpec{line: n.Line, gpu: -1, replica: -1, count: 1, code: -1}
+	e := eventSpec{line: n.Line, gpu: -1, instance: gpu.NoInstance, replica: -1, count: 1, code: -1}
 	var layout *yaml.Node
 	given := map[string]int{}
 	note := func(key string, read func(*yaml.Node)) func(*yaml.Node) {
@@ -175,6 +175,7 @@ func (p *parser) event(n *yaml.Node) {
 		"for":      note("for", func(n *yaml.Node) { e.last = p.positive(n, "for") }),
 		"gpu":      note("gpu", func(n *yaml.Node) { e.gpu = p.integer(n, "gpu", 0, gpuLimit) }),
 		"code":     note("code", func(n *yaml.Node) { e.code = p.integer(n, "code", 1, 999) }),
+		"instance": note("instance", func(n *yaml.Node) { e.instance = p.integer(n, "instance", 0, 255) }),
 		"count":    note("count", func(n *yaml.Node) { e.count = p.integer(n, "count", 1, 10000) }),
 		"replica":  note("replica", func(n *yaml.Node) { e.replica = p.integer(n, "replica", 0, replicaLimit) }),
 		"delay":    note("delay", func(n *yaml.Node) { e.delay = p.positive(n, "delay") }),

@@ -123,12 +123,15 @@ func TestParseErrors(t *testing.T) {
 		{"load", oneCard + "pods:\n  - {name: a, load: trian}\n", `s:3: unknown load "trian" (did you mean train?)`},
 		{"level", oneCard + "pods:\n  - {name: a, load: {shape: train, level: 2}}\n", `s:3: level must be from 0 to 1, not 2`},
 		{"verb", oneCard + "events:\n  - {at: 1m, do: gpu_lots, gpu: 0}\n", `s:3: unknown event "gpu_lots" (did you mean gpu_lost?)`},
-		{"verb needs", oneCard + "events:\n  - {at: 1m, do: xid, gpu: 0}\n", `s:3: xid without code (it takes at, gpu, code)`},
+		{"verb needs", oneCard + "events:\n  - {at: 1m, do: xid, gpu: 0}\n", `s:3: xid without code (it takes at, gpu, code, instance, count)`},
 		{"verb has no use", oneCard + "events:\n  - {at: 1m, do: gpu_back, gpu: 0, code: 3}\n", `s:3: gpu_back has no use for code (it takes at, gpu)`},
 		{"event gpu", oneCard + "events:\n  - {at: 1m, do: gpu_back, gpu: 2}\n", `s:3: GPU 2 on a node of 2 (numbers begin at 0)`},
 		{"events order", oneCard + "events:\n  - {at: 2m, do: gpu_back, gpu: 0}\n  - {at: 1m, do: gpu_back, gpu: 0}\n", `s:4: an event at 1m0s after one at 2m0s (write events in the order of time)`},
 		{"event too long", oneCard + "loop: 5m\nevents:\n  - {at: 4m, do: plugin_away, for: 2m}\n", `s:4: plugin_away ends at 6m0s, after the loop of 5m0s (make the loop longer)`},
 		{"repartition", oneCard + "events:\n  - {at: 1m, do: repartition, gpu: 0, layout: [7g.80gb]}\n", `s:3: GPU 0 is not in MIG mode (give it mig: [] in gpus)`},
+		{"instance of a whole card", oneCard + "events:\n  - {at: 1m, do: xid, gpu: 0, code: 43, instance: 7}\n", `s:3: GPU 0 has no GPU instance 7 at 1m0s (it has none)`},
+		{"instance of another layout", "gpus: [{model: H100-80, mig: [3g.40gb, 1g.10gb]}]\nevents:\n  - {at: 1m, do: xid, gpu: 0, code: 43, instance: 1}\n  - {at: 2m, do: repartition, gpu: 0, layout: [2g.20gb]}\n  - {at: 2m, do: xid, gpu: 0, code: 43, instance: 1}\n", `s:5: GPU 0 has no GPU instance 1 at 2m0s (it has 3)`},
+		{"instance of a lost card", oneCard + "events:\n  - {at: 1m, do: gpu_lost, gpu: 0, instance: 1}\n", `s:3: gpu_lost has no use for instance (it takes at, gpu, for)`},
 		{"field", oneCard + "fields:\n  DCGM_FI_DEV_GPU_TMP: 60\n", `s:3: unknown field "DCGM_FI_DEV_GPU_TMP" (did you mean DCGM_FI_DEV_GPU_TEMP?)`},
 		{"function", oneCard + "fields:\n  DCGM_FI_DEV_GPU_TEMP: {sin: {mean: 3}}\n", `s:3: unknown key "sin" in DCGM_FI_DEV_GPU_TEMP_CELSIUS (did you mean sine?)`},
 		{"falling counter", oneCard + "fields:\n  \"156\": {counter: {rate: -1}}\n", `s:3: a counter cannot fall (rate must not be negative)`},
@@ -199,6 +202,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add([]byte(oneCard + "fields: {150: {sine: {mean: 1, amplitude: 2, period: 1s}}, 155: blank}\n"))
 	f.Add([]byte("gpus: [{model: H100-80, uuid: GPU-a, mig: [1g.10gb@6, 3g.40gb], mig_uuids: [MIG-a, MIG-b]}]\n"))
+	f.Add([]byte("loop: 1ns\ngpus: [{model: H100-80, mig: [3g.40gb]}]\nevents: [{at: 0s, do: xid, gpu: 0, code: 43, instance: 1, count: 3}]\n"))
 	f.Add([]byte("gpus: &a [*a]\n"))
 	f.Add([]byte("? [a]\n: b\n"))
 	f.Add([]byte(oneCard + "loop: 1s\npods: [{name: a, repeat: {every: 1ns, lifetime: 1ns}}]\n"))
@@ -213,7 +217,8 @@ func FuzzParse(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n.ReadingAt(90*time.Second, []gpu.FieldID{fieldPower, fieldEnergy, fieldXID, 252})
+			n.ReadingAt(90*time.Second, []gpu.FieldID{fieldPower, fieldEnergy, gpu.FieldXID, 252, gpu.FieldHealthStatus, gpu.FieldP2PStatus})
+			n.tell(90 * time.Second)
 			n.Truth(time.Hour)
 			return
 		}

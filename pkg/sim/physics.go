@@ -112,7 +112,6 @@ func (p *physics) device(slot int) part {
 const (
 	fieldPower  gpu.FieldID = 155
 	fieldEnergy gpu.FieldID = 156
-	fieldXID    gpu.FieldID = 230
 )
 
 // nodeValue is a field of the whole node.
@@ -185,7 +184,7 @@ func (p *physics) cardValue(id gpu.FieldID) gpu.Value {
 		return gpu.Int(int64(p.smClock()))
 	case 101:
 		return gpu.Int(int64(m.memClock))
-	case 112:
+	case gpu.FieldClockReasons:
 		return gpu.Int(p.clockReasons())
 	case 140:
 		return gpu.Int(int64(p.celsius(4, 52)))
@@ -197,7 +196,7 @@ func (p *physics) cardValue(id gpu.FieldID) gpu.Value {
 		return gpu.Int(int64(math.Floor(1000 * (p.card.energy + p.energy))))
 	case 203, 204, 206, 207:
 		return p.utilization(id)
-	case fieldXID:
+	case gpu.FieldXID:
 		return gpu.Int(int64(p.xid()))
 	case 449:
 		if !m.nvlink {
@@ -222,11 +221,12 @@ func (p *physics) cardValue(id gpu.FieldID) gpu.Value {
 		return gpu.Int(int64(math.Floor(p.traffic * fullTraffic * 0.4)))
 	case 1092:
 		return gpu.Int(int64(math.Floor(p.traffic * fullTraffic)))
+	default:
+		if v, ok := p.constant(id); ok {
+			return v
+		}
+		return p.instanceValue(id, -1)
 	}
-	if v, ok := p.constant(id); ok {
-		return v
-	}
-	return p.instanceValue(id, -1)
 }
 
 // constant is what a card says the same all the time.
@@ -259,8 +259,9 @@ func (p *physics) constant(id gpu.FieldID) (gpu.Value, bool) {
 		return gpu.Float(math.Round(m.powerLimit / 3)), true
 	case 190:
 		return gpu.Int(0), true
+	default:
+		return gpu.Value{}, false
 	}
-	return gpu.Value{}, false
 }
 
 // utilization is what the driver samples of engines in percent. It has no answer
@@ -269,7 +270,7 @@ func (p *physics) utilization(id gpu.FieldID) gpu.Value {
 	if p.node.scenario.cards[p.index].mig {
 		return gpu.Absent(gpu.ReasonNotSupported)
 	}
-	ratio := p.util
+	var ratio float64
 	switch id {
 	case 204:
 		ratio = p.dram * 0.8
@@ -277,6 +278,8 @@ func (p *physics) utilization(id gpu.FieldID) gpu.Value {
 		ratio = p.encode * 1.6
 	case 207:
 		ratio = p.encode * 1.2
+	default:
+		ratio = p.util
 	}
 	return gpu.Int(int64(math.Round(100 * ratio)))
 }
@@ -295,7 +298,7 @@ func (p *physics) clockReasons() int64 {
 	switch {
 	case p.util < 0.005:
 		return 1
-	case p.power > 0.9*p.card.model.powerLimit:
+	case p.power > 0.85*p.card.model.powerLimit:
 		return 4
 	default:
 		return 0

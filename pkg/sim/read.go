@@ -16,7 +16,8 @@ import (
 const Source = "sim"
 
 // Read answers the fields of every card and GPU instance, as a driver would now.
-// The columns are the fields as given. A card that is slow delays the answer; what
+// The columns are the fields as given. The events are those since the reading before, or
+// since the story began; each is in one reading. A card that is slow delays the answer; what
 // it does not say before ctx ends, or while it hangs, is a Trouble of that card
 // alone. The error is ctx's, when it was over before the call.
 func (n *Node) Read(ctx context.Context, fields []gpu.FieldID) (gpu.Reading, error) {
@@ -24,11 +25,15 @@ func (n *Node) Read(ctx context.Context, fields []gpu.FieldID) (gpu.Reading, err
 		return gpu.Reading{}, fmt.Errorf("read the GPUs of %s: %w", n.scenario.Node, err)
 	}
 	late := n.waitForSlow(ctx)
-	return n.reading(n.Elapsed(), fields, late), nil
+	elapsed := n.Elapsed()
+	r := n.reading(elapsed, fields, late)
+	r.Events = n.tell(elapsed)
+	return r, nil
 }
 
 // ReadingAt is what Read answers at a time since the story began, without delay.
-// It depends on nothing but its arguments, the scenario and the seed.
+// It depends on nothing but its arguments, the scenario and the seed, so it has no
+// events: they are what happened since a reading before. See Events.
 func (n *Node) ReadingAt(elapsed time.Duration, fields []gpu.FieldID) gpu.Reading {
 	return n.reading(elapsed, fields, nil)
 }
@@ -85,13 +90,12 @@ func (n *Node) reading(elapsed time.Duration, fields []gpu.FieldID, late []int) 
 		f, ok := gpu.FieldByID(id)
 		columns[i] = column{id, f.Scope, f.Type, ok && f.Type != gpu.FieldUnknown}
 	}
-	entities := 0
-	for _, c := range m.state.cards {
-		entities += 1 + len(c.slots)
-	}
+	// Each card and each GPU instance is a device, and has a sample.
+	devices := m.state.devices
+	entities := len(devices)
 	r := gpu.Reading{
-		Time: at, Source: Source, Fields: slices.Clone(fields), Devices: m.state.devices,
-		Samples: make([]gpu.Sample, 0, entities),
+		Time: at, Source: Source, Origin: gpu.Origin{Library: Source, Driver: n.scenario.driver},
+		Fields: slices.Clone(fields), Devices: devices, Samples: make([]gpu.Sample, 0, entities),
 	}
 	values := make([]gpu.Value, entities*len(fields))
 	for i := range n.cards {
@@ -106,9 +110,16 @@ func (n *Node) reading(elapsed time.Duration, fields []gpu.FieldID, late []int) 
 			r.Troubles = append(r.Troubles, gpu.Trouble{GPU: p.card.uuid, Reason: gpu.ReasonTimeout, Text: "the driver did not answer for this GPU in time"})
 		}
 		for slot := -1; slot < len(c.slots); slot++ {
+			d := &devices[0]
+			devices = devices[1:]
 			e := gpu.Entity{Kind: gpu.KindGPU, GPU: p.card.uuid}
+			chosen := n.gpus.Major(d.Index)
 			if slot >= 0 {
-				e.Kind, e.ID = gpu.KindGPUInstance, c.slots[slot].instanceID(p.card.model.capacity.Memory)
+				e.Kind, e.ID = gpu.KindGPUInstance, d.GPUInstance
+				chosen = n.gpus.Minor(d.InstanceEntity)
+			}
+			if !chosen {
+				continue
 			}
 			row := values[:len(columns):len(columns)]
 			values = values[len(columns):]
@@ -119,6 +130,12 @@ func (n *Node) reading(elapsed time.Duration, fields []gpu.FieldID, late []int) 
 	if n.scenario.processes {
 		r.Processes = n.processesAt(m)
 	}
+	if slices.Contains(fields, gpu.FieldHealthStatus) {
+		r.Health = n.healthAt(elapsed)
+	}
+	if slices.Contains(fields, gpu.FieldP2PStatus) {
+		r.Peers = n.peersAt(m)
+	}
 	return r
 }
 
@@ -128,6 +145,8 @@ func (p *physics) fill(row []gpu.Value, columns []column, slot int) {
 	for i := range columns {
 		c := &columns[i]
 		switch {
+		case c.id.Computed():
+			row[i] = gpu.Absent(gpu.ReasonScope)
 		case !c.known:
 			row[i] = gpu.Absent(gpu.ReasonNotSupported)
 		case !p.concerns(c.scope, slot):

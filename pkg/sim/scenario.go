@@ -119,6 +119,8 @@ type eventSpec struct {
 	do       string
 	gpu      int
 	code     int
+	// instance is NVML's id of a GPU instance, or gpu.NoInstance.
+	instance int
 	count    int
 	replica  int
 	delay    time.Duration
@@ -259,6 +261,12 @@ func (e *eventSpec) words() string {
 	}
 	if e.do == doXID {
 		w += fmt.Sprintf(", code %d", e.code)
+	}
+	if e.instance != gpu.NoInstance {
+		w += fmt.Sprintf(", GPU instance %d", e.instance)
+	}
+	if e.count > 1 {
+		w += fmt.Sprintf(", %d times", e.count)
 	}
 	if e.do == doRepartition {
 		w += " into " + layoutWords(e.slots)

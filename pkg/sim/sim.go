@@ -26,7 +26,8 @@
 //	processes: true           whether readings have the pods' processes
 //	fields:                   DCGM_FI_DEV_GPU_TEMP: {sine: {mean: 60, amplitude: 5, period: 5m}}; also
 //	                          constant, noise, ramp, saw, square, counter, text, blank, not_supported
-//	events:                   at, do, and what the verb takes: xid {gpu, code}, gpu_lost {gpu, for},
+//	events:                   at, do, and what the verb takes: xid {gpu, code, count, instance: NVML's
+//	                          id of a GPU instance}, gpu_lost {gpu, for},
 //	                          gpu_back {gpu}, ecc_dbe {gpu, count}, repartition {gpu, layout},
 //	                          kubelet_restart {for}, kubelet_slow {delay, for},
 //	                          plugin_away {for, resource}, replica_unhealthy {gpu, replica, for},
@@ -47,6 +48,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"sync"
 	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
@@ -61,6 +63,9 @@ type Options struct {
 	Speed float64
 	// Seed replaces the scenario's own.
 	Seed *uint64
+	// GPUs chooses the cards (by index) and GPU instances (by InstanceEntity) that have
+	// samples; the inventory and the events are always whole. Zero is all.
+	GPUs gpu.Selection
 	// Checkpoint is the file in which the kubelet keeps its devices with their pods'
 	// UIDs while ServeKubelet runs; empty is none. Its folder must exist by then.
 	Checkpoint string
@@ -69,7 +74,8 @@ type Options struct {
 }
 
 // Node is one pretend node, whose time has passed since it was made. It holds no
-// state but its timeline, and is safe for concurrent use.
+// state but its timeline and how many events Read has handed over, and is safe for
+// concurrent use.
 type Node struct {
 	scenario *Scenario
 	seed     uint64
@@ -81,6 +87,11 @@ type Node struct {
 	log      *slog.Logger
 	// checkpoint is where the kubelet's is kept, empty for nowhere.
 	checkpoint string
+	gpus       gpu.Selection
+
+	mu sync.Mutex
+	// told is how many events since the story's beginning readings have had.
+	told int64
 }
 
 // card is what never changes about a GPU.
@@ -106,7 +117,7 @@ func NewNode(s *Scenario, o Options) (*Node, error) {
 	if !(o.Speed > 0 && o.Speed <= 1e6) {
 		return nil, fmt.Errorf("simulate %s at speed %v: the speed must be above 0 and at most a million", s.Name, o.Speed)
 	}
-	n := &Node{scenario: s, seed: s.seed, start: o.Start, born: time.Now(), speed: o.Speed, log: o.Log, checkpoint: o.Checkpoint}
+	n := &Node{scenario: s, seed: s.seed, start: o.Start, born: time.Now(), speed: o.Speed, log: o.Log, checkpoint: o.Checkpoint, gpus: o.GPUs}
 	if o.Seed != nil {
 		n.seed = *o.Seed
 	}

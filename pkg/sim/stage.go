@@ -80,6 +80,7 @@ func play(s *Scenario, seed uint64, uuids []string) *timeline {
 		g.now = actions[i].at
 	}
 	l := &timeline{states: g.states, loop: s.Loop, placements: g.order}
+	l.happenings, l.perRound = happenings(s, uuids)
 	if s.Loop > 0 {
 		last := g.states[len(g.states)-1]
 		for _, c := range last.cards {
@@ -168,13 +169,17 @@ func (g *stage) effect(e *eventSpec) (begin, end func()) {
 	})
 	switch e.do {
 	case doXID:
+		if e.instance != gpu.NoInstance {
+			// The card's own field keeps the last XID of the whole card.
+			return func() {}, nil
+		}
 		return card(func(c *cardState) { c.xid, c.touched = e.code, true }), nil
 	case doECC:
 		return card(func(c *cardState) {
-			c.dbe, c.volatileDBE, c.xid, c.touched = c.dbe+e.count, c.volatileDBE+e.count, 48, true
+			c.dbe, c.volatileDBE, c.xid, c.touched = c.dbe+e.count, c.volatileDBE+e.count, xidDoubleBit, true
 		}), nil
 	case doGPULost:
-		return card(func(c *cardState) { c.lost, c.xid, c.touched = true, 79, true }), back
+		return card(func(c *cardState) { c.lost, c.xid, c.touched = true, xidOffTheBus, true }), back
 	case doGPUBack:
 		return back, nil
 	case doHang:

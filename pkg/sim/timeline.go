@@ -22,6 +22,9 @@ type timeline struct {
 	closing []cardTotals
 	// placements is how many pods one round starts.
 	placements int
+	// happenings are what the driver tells of in a round, perRound how many events that is.
+	happenings []happening
+	perRound   int64
 }
 
 // nodeState is the node between two changes. Immutable.

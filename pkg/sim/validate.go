@@ -19,7 +19,7 @@ type verb struct {
 
 func eventVerbs() []verb {
 	return []verb{
-		{doXID, []string{"gpu", "code"}, nil},
+		{doXID, []string{"gpu", "code"}, []string{"instance", "count"}},
 		{doGPULost, []string{"gpu"}, []string{"for"}},
 		{doGPUBack, []string{"gpu"}, nil},
 		{doECC, []string{"gpu"}, []string{"count"}},
@@ -74,6 +74,7 @@ func (p *parser) validate() {
 	if len(s.events) > startLimit {
 		p.at(1, "%d events (%d at most)", len(s.events), startLimit)
 	}
+	p.checkInstances()
 	if len(p.errs) == 0 {
 		most := s.mostOffered()
 		p.checkPods(most)

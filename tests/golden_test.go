@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/etc"
 	"github.com/gpumeter/gpumeter/pkg/exporter"
+	"github.com/gpumeter/gpumeter/pkg/health"
 	"github.com/gpumeter/gpumeter/pkg/meter"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 	"github.com/gpumeter/gpumeter/pkg/sim"
@@ -41,8 +42,15 @@ func (s station) page() []byte {
 	return w.Body.Bytes()
 }
 
-// playing runs story on a station whose clock is virtual, ticking each interval.
+// playing runs story on a station whose clock is virtual, ticking each interval, under the
+// default counters.
 func playing(t *testing.T, scenario string, interval time.Duration, cfg exporter.Config, story func(t *testing.T, s station)) {
+	t.Helper()
+	playingWith(t, scenario, interval, "", cfg, story)
+}
+
+// playingWith is playing with rows behind the default counters.
+func playingWith(t *testing.T, scenario string, interval time.Duration, rows string, cfg exporter.Config, story func(t *testing.T, s station)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		sc, err := sim.Open(scenario)
@@ -57,7 +65,7 @@ func playing(t *testing.T, scenario string, interval time.Duration, cfg exporter
 		if err != nil {
 			t.Fatal(err)
 		}
-		counters, problems := exporter.ParseCounters("default-counters.csv", data)
+		counters, problems := exporter.ParseCounters("default-counters.csv", append(data, rows...))
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
@@ -70,7 +78,7 @@ func playing(t *testing.T, scenario string, interval time.Duration, cfg exporter
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg.Hostname = sc.Node
+		cfg.Hostname, cfg.XIDs = sc.Node, fewXIDs(t)
 		cfg.Build = exporter.BuildInfo{Version: "golden", Revision: "golden", GoVersion: "golden"}
 		e, err := exporter.New(m, counters, cfg)
 		if err != nil {
@@ -87,6 +95,31 @@ func playing(t *testing.T, scenario string, interval time.Duration, cfg exporter
 		}
 	})
 }
+
+// fewXIDs is a table of XIDs that does not crowd the pages.
+func fewXIDs(t *testing.T) *health.XIDTable {
+	t.Helper()
+	table, err := health.NewXIDTable([]health.XID{
+		{Code: 43, Name: "a program's fault reset its channel", Class: health.ClassApp},
+		{Code: 48, Name: "double-bit memory error", Class: health.ClassReset, Alert: true},
+		{Code: 79, Name: "GPU has fallen off the bus", Class: health.ClassNode, Alert: true},
+		{Code: 94, Name: "contained memory error", Class: health.ClassContained, Alert: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// computedRows ask for all that dcgm-exporter computes.
+const computedRows = `
+DCGM_EXP_XID_ERRORS_COUNT, gauge, XID errors in the window.
+DCGM_EXP_XID_ERRORS_TOTAL, counter, XID errors since the exporter began.
+DCGM_EXP_CLOCK_EVENTS_COUNT, gauge, Samples in the window with a clock event.
+DCGM_EXP_CLOCK_EVENTS_TOTAL, counter, Clock events since the exporter began.
+DCGM_EXP_GPU_HEALTH_STATUS, gauge, "Result of DCGM's health checks: 0 pass, 10 warning, 20 failure."
+DCGM_EXP_P2P_STATUS, gauge, NVLink from one GPU to another: 0 is usable.
+`
 
 // pass lets virtual time go by and everything due in it happen.
 func pass(d time.Duration) {
@@ -132,6 +165,12 @@ func TestGoldenPages(t *testing.T) {
 			})
 		})
 	}
+	t.Run("bad-day with all that is computed", func(t *testing.T) {
+		playingWith(t, "bad-day", 30*time.Second, computedRows, exporter.Config{}, func(t *testing.T, s station) {
+			pass(7*time.Minute + 30*time.Second)
+			golden(t, "bad-day-computed.prom", s.page())
+		})
+	})
 	t.Run("h100x8-timeslice4 with virtual GPUs", func(t *testing.T) {
 		playing(t, "h100x8-timeslice4", 30*time.Second, exporter.Config{VirtualGPUs: true}, func(t *testing.T, s station) {
 			pass(2 * time.Minute)

@@ -25,7 +25,9 @@ func TestGoldenMetricsReference(t *testing.T) {
 		t.Fatalf("golden pages: %d, %v", len(pages), err)
 	}
 	// Nothing goes wrong enough in the shipped stories for every family to appear.
-	pages = append(pages, filepath.Join("..", "pkg", "exporter", "testdata", "mixed.prom"))
+	for _, name := range []string{"mixed.prom", "computed.prom"} {
+		pages = append(pages, filepath.Join("..", "pkg", "exporter", "testdata", name))
+	}
 	for _, page := range pages {
 		data, err := os.ReadFile(page)
 		if err != nil {
@@ -49,7 +51,7 @@ func TestGoldenMetricsReference(t *testing.T) {
 	b.WriteString(`# Metrics
 
 The families of gpumeter's own, as they are served; written by ` + "`make update`" + ` from golden pages of the tests.
-Families named in the counter file (` + "`DCGM_FI_*`" + `) are DCGM's and carry the help text of that file; ` + "`docs/migration.md`" + ` has their labels.
+Families named in the counter file (` + "`DCGM_FI_*`, `DCGM_EXP_*`" + `) are DCGM's and carry the help text of that file; ` + "`docs/migration.md`" + ` has their labels.
 
 A label that would be empty is left out: ` + "`GPU_I_ID`" + ` and ` + "`GPU_I_PROFILE`" + ` stand on MIG only, so ` + "`on (UUID, GPU_I_ID)`" + ` joins whole GPUs and
 GPU instances alike. ` + "`UUID`" + ` is always the physical GPU's. With ` + "`--kubernetes-enable-pod-uid`" + ` the families that name a pod have ` + "`pod_uid`" + `, read from the

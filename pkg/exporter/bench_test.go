@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/etc"
 	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/health"
 	"github.com/gpumeter/gpumeter/pkg/meter"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
@@ -152,6 +153,53 @@ func BenchmarkPageProtobuf(b *testing.B) { pages(b, FormatProtobuf, codingIdenti
 func BenchmarkPageGzip(b *testing.B) { pages(b, FormatText, codingGzip) }
 
 func BenchmarkPageZstd(b *testing.B) { pages(b, FormatText, codingZstd) }
+
+// alertedXIDs is a table with as many codes to alert on as the shipped one has.
+func alertedXIDs(tb testing.TB) *health.XIDTable {
+	tb.Helper()
+	var xids []health.XID
+	for code := 100; code < 128; code++ {
+		xids = append(xids, health.XID{Code: code, Name: "an error of the driver", Class: health.ClassReset, Alert: true})
+	}
+	table, err := health.NewXIDTable(xids)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return table
+}
+
+// BenchmarkPageOfEvents is BenchmarkPage on 8 GPUs, 32 holders, with the table of XIDs, and
+// with all that is computed on top.
+func BenchmarkPageOfEvents(b *testing.B) {
+	for _, computed := range []bool{false, true} {
+		b.Run(fmt.Sprintf("computed=%v", computed), func(b *testing.B) {
+			s, counters := busyNode(b, 8, 0, 4)
+			if computed {
+				counters = rowsOf(b, string(etc.DefaultCounters())+computedCounters)
+				s.Reading.Health.Time = noon
+				s.RecentClocks, s.Totals.Clocks = make(map[gpu.UUID]meter.ClockWindow), make(map[gpu.UUID]meter.ClockReasons)
+				for _, d := range s.Reading.Devices {
+					s.RecentClocks[d.UUID] = meter.ClockWindow{Samples: 20, Reasons: meter.ClockReasons{20, 0, 3}}
+					s.Totals.Clocks[d.UUID] = meter.ClockReasons{20, 0, 3}
+					s.Reading.Health.Checked = append(s.Reading.Health.Checked, d.UUID)
+					for _, to := range s.Reading.Devices {
+						if to.UUID != d.UUID {
+							s.Reading.Peers = append(s.Reading.Peers, gpu.Peer{From: d.UUID, To: to.UUID})
+						}
+					}
+				}
+			}
+			e := exporterOf(b, s, counters, Config{Hostname: "node-7", XIDs: alertedXIDs(b)})
+			e.current().families()
+			b.ReportAllocs()
+			for b.Loop() {
+				p := &page{exporter: e, snapshot: s, settings: e.settings.Load()}
+				p.body(FormatText, codingIdentity)
+			}
+			b.ReportMetric(float64(len(e.current().families().samples)), "series")
+		})
+	}
+}
 
 // BenchmarkScrapeFreshPage is a scrape that finds a new snapshot each time.
 func BenchmarkScrapeFreshPage(b *testing.B) {

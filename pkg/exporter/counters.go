@@ -60,8 +60,9 @@ type Counters struct {
 // exposition. Aliases of a row's field are shared and must not be modified.
 func (c *Counters) Rows() []Counter { return slices.Clone(c.rows) }
 
-// Fields are the fields of all rows in ascending order, each once, the caller's
-// own copy.
+// Fields are the fields to ask a telemetry source for, in ascending order, each once, the
+// caller's own copy: those of all rows, computed ones as wishes, and the clock event
+// reasons where a row counts them.
 func (c *Counters) Fields() []gpu.FieldID { return slices.Clone(c.fields) }
 
 // Severity is what a Problem costs.
@@ -185,6 +186,9 @@ func (p *counterParser) finish() (*Counters, []Problem) {
 	c := &Counters{rows: p.rows}
 	for _, row := range p.rows {
 		c.fields = append(c.fields, row.Field.ID)
+		if id := row.Field.ID; id == gpu.FieldClockEventsCount || id == gpu.FieldClockEventsTotal {
+			c.fields = append(c.fields, gpu.FieldClockReasons)
+		}
 	}
 	slices.Sort(c.fields)
 	c.fields = slices.Compact(c.fields)
@@ -246,12 +250,8 @@ func (p *counterParser) keep(row Counter, column int) {
 
 // field sets the row's field and name from its first cell.
 func (p *counterParser) field(row *Counter, c cell) bool {
-	switch {
-	case c.text == "":
+	if c.text == "" {
 		p.reject(row.Line, c.column, "row has no field", rowForm)
-		return false
-	case isComputed(c.text):
-		p.reject(row.Line, c.column, fmt.Sprintf("%s is not yet exported", c.text), "remove the row")
 		return false
 	}
 	field, ok := gpu.FieldByName(c.text)
@@ -303,6 +303,9 @@ func (p *counterParser) counterType(row *Counter, c cell) bool {
 		return false
 	}
 	switch {
+	case row.Type == TypeLabel && row.Field.ID.Computed():
+		p.reject(row.Line, c.column, fmt.Sprintf("%s is several series of each GPU and cannot be a label", row.Name), "use gauge, or counter for a total")
+		return false
 	case row.Type != TypeLabel && row.Field.Type == gpu.FieldText:
 		p.reject(row.Line, c.column, fmt.Sprintf("%s is text and cannot be a %s", row.Name, written), "use label")
 		return false
@@ -313,17 +316,6 @@ func (p *counterParser) counterType(row *Counter, c cell) bool {
 		p.warn(row.Line, c.column, fmt.Sprintf("%s changes all the time, and each change begins new series of all that it labels", row.Name), "use gauge")
 	}
 	return true
-}
-
-// isComputed reports whether name is one of the metrics that dcgm-exporter
-// computes from several samples, and that a counter file can ask it for.
-func isComputed(name string) bool {
-	switch name {
-	case "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_XID_ERRORS_TOTAL", "DCGM_EXP_CLOCK_EVENTS_COUNT",
-		"DCGM_EXP_CLOCK_EVENTS_TOTAL", "DCGM_EXP_GPU_HEALTH_STATUS", "DCGM_EXP_P2P_STATUS":
-		return true
-	}
-	return false
 }
 
 // usualName is the name that dcgm-exporter's files and dashboards have for a
@@ -342,6 +334,9 @@ func usualName(f gpu.Field) string {
 // does not say so; what it says of units and types tells most of them. It is
 // meant for warnings: false is no promise.
 func falls(f gpu.Field) bool {
+	if f.ID.Computed() {
+		return f.ID != gpu.FieldXIDErrorsTotal && f.ID != gpu.FieldClockEventsTotal
+	}
 	if f.Type == gpu.FieldFloat || f.Unit == "C" || f.Unit == "W" || strings.HasSuffix(f.Unit, "/s") {
 		return true
 	}

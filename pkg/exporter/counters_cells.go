@@ -128,7 +128,13 @@ func nearestNames(name string) string {
 	}
 	var guesses []guess
 	wanted := strings.ToUpper(name)
-	for _, f := range gpu.Fields() {
+	known := gpu.Fields()
+	for id := gpu.FieldXIDErrorsCount; id.Computed(); id++ {
+		if f, ok := gpu.FieldByID(id); ok {
+			known = append(known, f)
+		}
+	}
+	for _, f := range known {
 		best := guess{distance: max(2, len(name)/4) + 1}
 		candidates := append([]string{f.Name}, f.Aliases...)
 		if f.Tag != "" && strings.HasPrefix(wanted, "DCGM_") && !strings.HasPrefix(wanted, "DCGM_FI_") {

@@ -144,12 +144,28 @@ func TestCounterRows(t *testing.T) {
 			},
 		},
 		{
-			"what the exporter would have to compute", "DCGM_EXP_XID_ERRORS_COUNT,foo,x\n\"DCGM_EXP_P2P_STATUS\",gauge,x\nDCGM_EXP_NOTHING,gauge,x\n100,gauge,\n",
-			[]string{"DCGM_FI_DEV_SM_CLOCK=100 gauge ''"},
+			"what the exporter computes",
+			"DCGM_EXP_XID_ERRORS_COUNT,gauge,x\n DCGM_EXP_XID_ERRORS_TOTAL , counter,\"a, b\"\n9002,untyped,\nDCGM_EXP_CLOCK_EVENTS_TOTAL,gauge\n" +
+				"\"DCGM_EXP_GPU_HEALTH_STATUS\",gauge,x\nDCGM_EXP_P2P_STATUS,Gauge,x\n",
 			[]string{
-				"error f:1:1: DCGM_EXP_XID_ERRORS_COUNT is not yet exported (remove the row)",
-				"error f:2:1: DCGM_EXP_P2P_STATUS is not yet exported (remove the row)",
-				`error f:3:1: unknown field "DCGM_EXP_NOTHING" (names are DCGM's, such as DCGM_FI_DEV_GPU_TEMP, or a field's number)`,
+				"DCGM_EXP_XID_ERRORS_COUNT=9001 gauge 'x'", "DCGM_EXP_XID_ERRORS_TOTAL=9005 counter 'a, b'", "DCGM_EXP_CLOCK_EVENTS_COUNT=9002 untyped ''",
+				"DCGM_EXP_CLOCK_EVENTS_TOTAL=9006 gauge ''", "DCGM_EXP_GPU_HEALTH_STATUS=9003 gauge 'x'", "DCGM_EXP_P2P_STATUS=9004 gauge 'x'",
+			}, nil,
+		},
+		{
+			"what the exporter computes, with a type that does not fit",
+			"DCGM_EXP_XID_ERRORS_COUNT,foo,x\nDCGM_EXP_CLOCK_EVENTS_COUNT,counter,x\nDCGM_EXP_GPU_HEALTH_STATUS,counter,x\nDCGM_EXP_P2P_STATUS,label,x\n" +
+				"DCGM_EXP_XID_ERRORS_TOTAL,histogram,x\nDCGM_EXP_XID_ERROR_COUNT,gauge,x\n",
+			[]string{
+				"DCGM_EXP_CLOCK_EVENTS_COUNT=9002 counter 'x'", "DCGM_EXP_GPU_HEALTH_STATUS=9003 counter 'x'", "DCGM_EXP_XID_ERRORS_TOTAL=9005 untyped 'x'",
+			},
+			[]string{
+				`error f:1:27: unknown type "foo" (use gauge, counter, untyped or label)`,
+				"warning f:2:29: DCGM_EXP_CLOCK_EVENTS_COUNT goes up and down, and is exported as a counter as written (use gauge: rate() and increase() take each fall for a restart)",
+				"warning f:3:28: DCGM_EXP_GPU_HEALTH_STATUS goes up and down, and is exported as a counter as written (use gauge: rate() and increase() take each fall for a restart)",
+				"error f:4:21: DCGM_EXP_P2P_STATUS is several series of each GPU and cannot be a label (use gauge, or counter for a total)",
+				"warning f:5:27: DCGM_EXP_XID_ERRORS_TOTAL is one value and no histogram, and is exported as untyped (use gauge, counter, untyped or label)",
+				`error f:6:1: unknown field "DCGM_EXP_XID_ERROR_COUNT" (did you mean DCGM_EXP_XID_ERRORS_COUNT?)`,
 			},
 		},
 		{
@@ -226,6 +242,22 @@ func TestCountersCannotBeChangedThroughWhatTheyReturn(t *testing.T) {
 	}
 }
 
+// A source sees what is computed as a wish, and counting clock events takes the reasons
+// in every sample.
+func TestComputedRowsAreAmongTheFieldsToAskFor(t *testing.T) {
+	for text, want := range map[string][]gpu.FieldID{
+		"DCGM_EXP_XID_ERRORS_COUNT,gauge\nDCGM_EXP_GPU_HEALTH_STATUS,gauge\n150,gauge\n": {150, 9001, 9003},
+		"DCGM_EXP_CLOCK_EVENTS_COUNT,gauge\n150,gauge\n":                                 {112, 150, 9002},
+		"DCGM_EXP_CLOCK_EVENTS_TOTAL,counter\n112,gauge\n":                               {112, 9006},
+		"DCGM_EXP_CLOCK_EVENTS_TOTAL,label\n150,gauge\n":                                 {150},
+	} {
+		c, _ := ParseCounters("f", []byte(text))
+		if diff := cmp.Diff(want, c.Fields()); diff != "" {
+			t.Errorf("fields of %q (-want +got):\n%s", text, diff)
+		}
+	}
+}
+
 // A label row is named after a field, so it can be neither an invalid label name
 // nor one that the exporter uses itself. Were a field ever named so, the row
 // would have to be refused.
@@ -233,7 +265,8 @@ func TestNoFieldIsNamedLikeALabelOfTheExporter(t *testing.T) {
 	taken := []string{
 		"gpu", "UUID", "uuid", "gpu_uuid", "pci_bus_id", "device", "modelName", "model_name", "GPU_I_PROFILE", "GPU_I_ID", "hostname", "Hostname",
 		"namespace", "pod", "container", "pod_namespace", "pod_name", "container_name", "pod_uid", "vgpu", "err_code", "err_msg",
-		"nvlink", "nvswitch", "cpu", "cpucore", "hpc_job", model.MetricNameLabel,
+		"nvlink", "nvswitch", "cpu", "cpucore", "hpc_job", "window_size_in_ms", "xid", "clock_event", "health_watch", "health_error_code",
+		"peer_gpu", "link_status", model.MetricNameLabel,
 	}
 	for _, f := range gpu.Fields() {
 		for _, name := range append([]string{f.Name}, f.Aliases...) {
@@ -270,77 +303,6 @@ func TestWhatIsACountIsNotTakenForALevel(t *testing.T) {
 		}
 		if got := falls(f); got != want {
 			t.Errorf("falls(%s) = %v, want %v", name, got, want)
-		}
-	}
-}
-
-// shippedRows are the active rows of dcgm-exporter's files; the types of rates are
-// the ones of its release 4.8.3, or what that release would have given them.
-var shippedRows = map[string]string{
-	"default-counters.csv": `DCGM_FI_DEV_SM_CLOCK g, DCGM_FI_DEV_MEM_CLOCK g, DCGM_FI_DEV_MEMORY_TEMP g, DCGM_FI_DEV_GPU_TEMP g,
-		DCGM_FI_DEV_POWER_USAGE g, DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION c, DCGM_FI_DEV_PCIE_REPLAY_COUNTER c, DCGM_FI_DEV_GPU_UTIL g,
-		DCGM_FI_DEV_MEM_COPY_UTIL g, DCGM_FI_DEV_ENC_UTIL g, DCGM_FI_DEV_DEC_UTIL g, DCGM_FI_DEV_XID_ERRORS g, DCGM_FI_DEV_FB_FREE g,
-		DCGM_FI_DEV_FB_USED g, DCGM_FI_DEV_FB_RESERVED g, DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL g, DCGM_FI_DEV_VGPU_LICENSE_STATUS g,
-		DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS c, DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS c, DCGM_FI_DEV_ROW_REMAP_FAILURE g,
-		DCGM_FI_DRIVER_VERSION l, DCGM_FI_PROF_GR_ENGINE_ACTIVE g, DCGM_FI_PROF_PIPE_TENSOR_ACTIVE g, DCGM_FI_PROF_DRAM_ACTIVE g,
-		DCGM_FI_PROF_PCIE_TX_BYTES g, DCGM_FI_PROF_PCIE_RX_BYTES g`,
-	"1.x-compatibility-metrics.csv": `dcgm_sm_clock g, dcgm_memory_clock g, dcgm_memory_temp g, dcgm_gpu_temp g, dcgm_power_usage g,
-		dcgm_total_energy_consumption c, dcgm_fi_prof_pcie_tx_bytes g, dcgm_fi_prof_pcie_rx_bytes g, dcgm_pcie_replay_counter c,
-		dcgm_gpu_utilization g, dcgm_mem_copy_utilization g, dcgm_enc_utilization g, dcgm_dec_utilization g, dcgm_xid_errors g, dcgm_fb_free g,
-		dcgm_fb_used g, dcgm_nvlink_bandwidth_total g, dcgm_fi_prof_gr_engine_active g, dcgm_fi_prof_pipe_tensor_active g, dcgm_fi_prof_dram_active g`,
-}
-
-func TestShippedFilesHaveTheRowsOfDCGMExporter(t *testing.T) {
-	shippedAs := map[string]string{"dcp-metrics-included.csv": "default-counters.csv"}
-	for _, name := range etc.Names() {
-		t.Run(name, func(t *testing.T) {
-			data, err := etc.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, problems := ParseCounters(name, data)
-			for _, p := range problems {
-				t.Error(p)
-			}
-			want, ok := shippedRows[name]
-			if !ok {
-				want = shippedRows[shippedAs[name]]
-			}
-			var rows []string
-			for _, row := range c.Rows() {
-				if row.Help == "" {
-					t.Errorf("%s has no help", row.Name)
-				}
-				rows = append(rows, row.Name+" "+row.Type.String()[:1])
-			}
-			if diff := cmp.Diff(strings.Fields(strings.ReplaceAll(want, ",", "")), strings.Fields(strings.Join(rows, " "))); diff != "" {
-				t.Errorf("rows (-want +got):\n%s", diff)
-			}
-		})
-	}
-	if diff := cmp.Diff([]string{"1.x-compatibility-metrics.csv", "dcp-metrics-included.csv", "default-counters.csv"}, etc.Names()); diff != "" {
-		t.Errorf("shipped files (-want +got):\n%s", diff)
-	}
-	if got, err := etc.ReadFile("default-counters.csv"); err != nil || string(got) != string(etc.DefaultCounters()) {
-		t.Errorf("DefaultCounters is not default-counters.csv (%v)", err)
-	}
-}
-
-func TestExamplesInShippedFilesCanBeSwitchedOn(t *testing.T) {
-	for _, name := range etc.Names() {
-		data, err := etc.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text := strings.ReplaceAll(string(data), "\n# DCGM_FI_", "\nDCGM_FI_")
-		text = strings.ReplaceAll(text, "\n# dcgm_", "\ndcgm_")
-		before, _ := ParseCounters(name, data)
-		after, problems := ParseCounters(name, []byte(text))
-		for _, p := range problems {
-			t.Error(p)
-		}
-		if examples := len(after.Rows()) - len(before.Rows()); examples < 15 {
-			t.Errorf("%s has %d examples", name, examples)
 		}
 	}
 }

@@ -16,9 +16,10 @@ import (
 // dcgm-exporter gives them.
 type deviceFamilies struct {
 	*builder
-	cfg   *Config
-	names deviceLabels
-	rows  []Counter
+	cfg      *Config
+	names    deviceLabels
+	rows     []Counter
+	snapshot *meter.Snapshot
 	// labelRows are the rows that add a label.
 	labelRows []*Counter
 	node      *node
@@ -31,6 +32,8 @@ type deviceFamilies struct {
 	// counted are the rows whose absent values are in absent: a metric and a label may
 	// have one name.
 	counted map[string]bool
+	// explained is where the label sets of an XID are put together.
+	explained []labelID
 }
 
 // entity is what a sample was taken of, with the label sets of its series: one, or
@@ -60,7 +63,7 @@ func newDeviceLabels(old bool) deviceLabels {
 // absent, by row and reason.
 func addDevices(b *builder, cfg *Config, rows []Counter, s *meter.Snapshot, n *node) map[absence]int64 {
 	f := &deviceFamilies{
-		builder: b, cfg: cfg, names: newDeviceLabels(cfg.OldNamespace), rows: rows, node: n,
+		builder: b, cfg: cfg, names: newDeviceLabels(cfg.OldNamespace), rows: rows, snapshot: s, node: n,
 		columns: make(map[gpu.FieldID]int, len(s.Reading.Fields)),
 		cards:   make(map[gpu.UUID]*gpu.Sample),
 		absent:  make(map[absence]int64),
@@ -89,14 +92,18 @@ func addDevices(b *builder, cfg *Config, rows []Counter, s *meter.Snapshot, n *n
 
 // addRow adds one row's family, or counts the absent values of a label row.
 func (f *deviceFamilies) addRow(row *Counter) {
+	if row.Field.ID.Computed() {
+		f.addComputed(row)
+		return
+	}
 	if row.Type != TypeLabel {
 		f.beginForeign(row.Name, row.Help, counterKinds[row.Type])
 	}
 	again := f.counted[row.Name]
 	f.counted[row.Name] = true
 	absent := func(r gpu.Reason) {
-		if r != gpu.ReasonScope && !again {
-			f.absent[absence{row.Name, r}]++
+		if !again {
+			f.countAbsent(row, r)
 		}
 	}
 	for i := range f.entities {
@@ -113,11 +120,41 @@ func (f *deviceFamilies) addRow(row *Counter) {
 		case isText:
 			absent(gpu.ReasonType)
 		default:
-			for _, set := range e.sets {
+			sets := e.sets
+			if row.Field.ID == gpu.FieldXID {
+				sets = f.explain(sets, v)
+			}
+			for _, set := range sets {
 				f.reading(set, v)
 			}
 		}
 	}
+}
+
+// countAbsent counts a value that an entity should have and has not.
+func (f *deviceFamilies) countAbsent(row *Counter, r gpu.Reason) {
+	if r != gpu.ReasonScope {
+		f.absent[absence{row.Name, r}]++
+	}
+}
+
+// explain adds the code of an XID and what it means to the label sets of its series, as
+// dcgm-exporter does. The result is good until the next call.
+func (f *deviceFamilies) explain(sets []labelID, v gpu.Value) []labelID {
+	code, ok := v.AsInt()
+	if f.cfg.XIDs == nil || !ok {
+		return sets
+	}
+	meaning := "no error"
+	if code != 0 {
+		meaning = f.cfg.XIDs.Lookup(int(code)).Name
+	}
+	f.explained = f.explained[:0]
+	for _, set := range sets {
+		f.explained = append(f.explained, f.labels.extend(set,
+			label{"err_code", strconv.FormatInt(code, 10)}, label{"err_msg", meaning}))
+	}
+	return f.explained
 }
 
 var counterKinds = [...]kind{TypeGauge: kindGauge, TypeCounter: kindCounter, TypeUntyped: kindUntyped}
@@ -334,7 +371,8 @@ func builtinLabel(name string) bool {
 	switch name {
 	case "gpu", "UUID", "uuid", "gpu_uuid", "pci_bus_id", "device", "modelName", "model_name",
 		"GPU_I_PROFILE", "GPU_I_ID", "hostname", "Hostname", "nvlink", "nvswitch", "cpu", "cpucore",
-		"container", "namespace", "pod", "container_name", "pod_namespace", "pod_name", "pod_uid", "vgpu":
+		"container", "namespace", "pod", "container_name", "pod_namespace", "pod_name", "pod_uid", "vgpu",
+		"err_code", "err_msg", "window_size_in_ms", "xid", "clock_event", "health_watch", "health_error_code", "peer_gpu", "link_status":
 		return true
 	}
 	return false

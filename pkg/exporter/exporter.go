@@ -9,6 +9,7 @@
 package exporter
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"html/template"
@@ -17,8 +18,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpumeter/gpumeter/pkg/health"
 	"github.com/gpumeter/gpumeter/pkg/meter"
 )
+
+// defaultWindow is the meter's.
+const defaultWindow = 5 * time.Minute
 
 // Snapshots is where the node's present state comes from. Latest must not block,
 // and what it returns is never modified; nil stands for the empty snapshot.
@@ -53,7 +58,18 @@ type Config struct {
 	PodUID bool
 	// ReplaceBlanksInModelName turns blanks in the model's name into dashes.
 	ReplaceBlanksInModelName bool
-	Build                    BuildInfo
+	// XIDs says what the driver's error codes mean. Without it DCGM_FI_DEV_XID_ERRORS has no
+	// err_code and err_msg, every code is one to watch, and none is there before it happens.
+	XIDs *health.XIDTable
+	// XIDWindow and ClockWindow are the windows that the meter counts in, shown as a label
+	// of the counts; 0 is the meter's default, five minutes.
+	XIDWindow, ClockWindow time.Duration
+	// ReadingMaxAge is the meter's limit for the age of values, beyond which the exporter is
+	// not ready; 0 is the meter's default, two and a half intervals.
+	ReadingMaxAge time.Duration
+	// SourceReason says why the telemetry source was taken, for gpumeter_source_info.
+	SourceReason string
+	Build        BuildInfo
 	// Links are shown on the index page after the exporter's own.
 	Links []Link
 }
@@ -102,6 +118,7 @@ func New(snapshots Snapshots, counters *Counters, cfg Config) (*Exporter, error)
 		return nil, fmt.Errorf("exporter: parse index page: %w", err)
 	}
 	cfg.Links = slices.Clone(cfg.Links)
+	cfg.XIDWindow, cfg.ClockWindow = cmp.Or(cfg.XIDWindow, defaultWindow), cmp.Or(cfg.ClockWindow, defaultWindow)
 	e := &Exporter{snapshots: snapshots, cfg: cfg, started: time.Now(), index: index}
 	e.Reload(counters, nil, e.started)
 	return e, nil

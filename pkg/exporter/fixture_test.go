@@ -287,3 +287,59 @@ func mixedNode() *meter.Snapshot {
 func mixedConfig() Config {
 	return Config{Hostname: "node-7", Build: BuildInfo{Version: "1.2.3", Revision: "abcdef0", GoVersion: "go1.26"}}
 }
+
+// eventfulNode is the mixed node with errors, throttled clocks, a round of health checks and
+// ways between its GPUs, as computedCounters asks for them.
+func eventfulNode() *meter.Snapshot {
+	s := mixedNode()
+	none := gpu.NoInstance
+	s.Reading.Origin = gpu.Origin{Library: "libdcgm 4.6.0", Engine: "embedded", Driver: "550.90.07"}
+	s.Reading.Fields = append(s.Reading.Fields, gpu.FieldClockReasons, gpu.FieldXID)
+	for id := gpu.FieldXIDErrorsCount; id.Computed(); id++ {
+		s.Reading.Fields = append(s.Reading.Fields, id)
+	}
+	for i := range s.Reading.Samples {
+		sample := &s.Reading.Samples[i]
+		clocks, last := gpu.Int(4), gpu.Int(31)
+		switch {
+		case sample.Entity.Kind != gpu.KindGPU:
+			clocks, last = gpu.Absent(gpu.ReasonScope), gpu.Absent(gpu.ReasonScope)
+		case sample.Entity.GPU == "GPU-3":
+			clocks, last = gpu.Absent(gpu.ReasonLost), gpu.Absent(gpu.ReasonLost)
+		}
+		sample.Values = append(sample.Values, clocks, last)
+		for len(sample.Values) < len(s.Reading.Fields) {
+			sample.Values = append(sample.Values, gpu.Absent(gpu.ReasonScope))
+		}
+	}
+	s.Recent = []gpu.Event{xid("GPU-0", none, 31), xid("GPU-0", none, 31), xid("GPU-2", 7, 43), xid("GPU-3", none, 79)}
+	s.Totals.XIDs = map[meter.XIDKey]uint64{
+		{GPU: "GPU-0", GPUInstance: none, ComputeInstance: none, XID: 31}: 12,
+		{GPU: "GPU-2", GPUInstance: 7, ComputeInstance: 0, XID: 43}:       1,
+		{GPU: "GPU-3", GPUInstance: none, ComputeInstance: none, XID: 79}: 1,
+		{GPU: "GPU-4", GPUInstance: none, ComputeInstance: none, XID: 48}: 2,
+	}
+	s.RecentClocks = map[gpu.UUID]meter.ClockWindow{
+		"GPU-0": {Samples: 20, Reasons: meter.ClockReasons{0, 0, 20}}, "GPU-1": {Samples: 20}, "GPU-2": {Samples: 3, Reasons: meter.ClockReasons{1, 0, 0, 2, 0, 0, 2}},
+	}
+	s.Totals.Clocks = map[gpu.UUID]meter.ClockReasons{"GPU-0": {0, 0, 345}, "GPU-1": {}, "GPU-2": {77, 0, 0, 5, 0, 0, 5}}
+	s.Reading.Health = gpu.HealthReport{
+		Time: noon.Add(-12 * time.Second), Checked: []gpu.UUID{"GPU-0", "GPU-1", "GPU-2"},
+		Incidents: []gpu.HealthIncident{{GPU: "GPU-0", GPUInstance: none, System: gpu.HealthMemory, Result: gpu.HealthWarn, Code: 85, Text: "rows are pending"}},
+	}
+	for _, from := range []gpu.UUID{"GPU-0", "GPU-1", "GPU-2"} {
+		for _, to := range []gpu.UUID{"GPU-0", "GPU-1", "GPU-2"} {
+			if from != to {
+				s.Reading.Peers = append(s.Reading.Peers, gpu.Peer{From: from, To: to})
+			}
+		}
+	}
+	return s
+}
+
+func eventfulConfig(t testing.TB) Config {
+	t.Helper()
+	cfg := mixedConfig()
+	cfg.XIDs, cfg.SourceReason = knownXIDs(t), "libdcgm.so.4 is there"
+	return cfg
+}

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/health"
 	"github.com/gpumeter/gpumeter/pkg/meter"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
@@ -23,7 +24,7 @@ type foreign struct {
 }
 
 func (f foreign) exporter(t *testing.T, copies bool) *Exporter {
-	s := mixedNode()
+	s := eventfulNode()
 	for i := range s.Reading.Devices {
 		d := &s.Reading.Devices[i]
 		d.Model, d.PCIBusID = f.model, f.word
@@ -47,7 +48,15 @@ func (f foreign) exporter(t *testing.T, copies bool) *Exporter {
 	s.Totals.Conflicts = map[string]uint64{f.word: 2}
 	s.Totals.NotCharged = map[string]uint64{f.resource: 3}
 
-	rows := rowsOf(t, mixedCounters).Rows()
+	s.Reading.Origin = gpu.Origin{Library: f.model, Engine: f.word, Driver: f.driver}
+	s.Reading.Health.Incidents[0].System = gpu.HealthSystem(f.word)
+	s.Recent[0].GPU, s.Totals.XIDs[meter.XIDKey{GPU: gpu.UUID(f.word), XID: 13}] = gpu.UUID(f.word), 1
+	table, err := health.NewXIDTable([]health.XID{{Code: 31, Name: "x" + f.help, Class: health.ClassApp, Alert: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	rows := rowsOf(t, mixedCounters+computedCounters+"DCGM_FI_DEV_XID_ERRORS, gauge\n").Rows()
 	driver, _ := gpu.FieldByID(fieldDriver)
 	temp, _ := gpu.FieldByID(fieldTemp)
 	rows[0].Help = f.help
@@ -55,7 +64,7 @@ func (f foreign) exporter(t *testing.T, copies bool) *Exporter {
 		Counter{Name: f.label, Field: driver, Type: TypeLabel},
 		Counter{Name: f.row, Field: temp, Type: TypeCounter, Help: f.help},
 		Counter{Name: f.row + "_total", Field: temp, Type: TypeCounter, Help: f.help})
-	cfg := Config{Hostname: f.namespace, VirtualGPUs: copies, PodUID: true, Build: BuildInfo{Version: f.word}}
+	cfg := Config{Hostname: f.namespace, VirtualGPUs: copies, PodUID: true, Build: BuildInfo{Version: f.word}, XIDs: table, SourceReason: f.help}
 	return exporterOf(t, s, &Counters{rows: rows}, cfg)
 }
 
@@ -122,6 +131,7 @@ func FuzzPage(f *testing.F) {
 	f.Add("", "", "", "", "", "", "", "", "", true)
 	f.Add("\\", "\"", "\n", "\x00", "\xff", " \t\\", "gpumeter_fault", "UUID", "},a=\"", false)
 	f.Add("1c.", "a\r", "{", "=", "\u2028", "# TYPE x gauge", "gpumeter_ticks", "__name__", "\\n", true)
+	f.Add("m", "p", "n", "r", "d", "h", "DCGM_EXP_XID_ERRORS_TOTAL", "xid", "GPU-0", true)
 	f.Add("m", "p", "n", "r", "d", "# EOF", "DCGM_FI_DEV_GPU_TEMP", "pod", "error", true)
 	f.Fuzz(func(t *testing.T, model, pod, namespace, resource, driver, help, row, label, word string, copies bool) {
 		in := foreign{model, pod, namespace, resource, driver, help, row, label, word}
@@ -136,7 +146,7 @@ func FuzzPage(f *testing.F) {
 func TestNoTextBreaksAPage(t *testing.T) {
 	pieces := rapid.SampledFrom([]string{
 		`"`, `\`, "\n", "\x00", "\xff", "{", "}", ",", "=", " ", "\t", "\r", "#", "# EOF\n", "# TYPE x gauge\n", "\u2028", "\ufffd", "ü",
-		"a", "n", "1", "_", ":", "__name__", "UUID", "pod", "vgpu", "DCGM_FI_DEV_GPU_TEMP", "gpumeter_", "gpumeter_fault", "_total", "1c.", "NaN",
+		"a", "n", "1", "_", ":", "__name__", "UUID", "pod", "vgpu", "xid", "err_msg", "GPU-1", "DCGM_FI_DEV_GPU_TEMP", "gpumeter_", "gpumeter_fault", "_total", "1c.", "NaN",
 	})
 	texts := rapid.Custom(func(t *rapid.T) string {
 		return strings.Join(rapid.SliceOfN(pieces, 0, 5).Draw(t, "pieces"), "")

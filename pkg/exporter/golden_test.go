@@ -37,6 +37,15 @@ func TestGoldenPageWithCopies(t *testing.T) {
 	golden(t, "mixed_virtual-gpus.prom", []byte(pageOf(t, mixedNode(), rowsOf(t, mixedCounters), cfg)))
 }
 
+func TestGoldenPageOfAllThatIsComputed(t *testing.T) {
+	rows := rowsOf(t, computedCounters+"DCGM_FI_DEV_XID_ERRORS, gauge, Last XID.\nDCGM_FI_DRIVER_VERSION, label, Driver version\n")
+	e := exporterOf(t, eventfulNode(), rows, eventfulConfig(t))
+	golden(t, "computed.prom", []byte(writtenPage(t, e, FormatText)))
+	if err := checkOpenMetrics([]byte(writtenPage(t, e, FormatOpenMetrics))); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestGoldenPageBeforeFirstTick(t *testing.T) {
 	e, err := New(latest{}, rowsOf(t, mixedCounters), mixedConfig())
 	if err != nil {
@@ -104,7 +113,7 @@ func ownPart(page string) string {
 }
 
 func TestOwnFamiliesPassPrometheusLint(t *testing.T) {
-	page := ownPart(pageOf(t, mixedNode(), rowsOf(t, mixedCounters), mixedConfig()))
+	page := ownPart(pageOf(t, eventfulNode(), rowsOf(t, mixedCounters+computedCounters), eventfulConfig(t)))
 	problems, err := promlint.New(strings.NewReader(page)).Lint()
 	if err != nil {
 		t.Fatal(err)

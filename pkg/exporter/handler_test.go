@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,7 +17,9 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
+	"github.com/gpumeter/gpumeter/pkg/gpu"
 	"github.com/gpumeter/gpumeter/pkg/meter"
+	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
 
 func get(h http.Handler, method, path string, headers ...string) *http.Response {
@@ -223,6 +226,84 @@ func TestReadiness(t *testing.T) {
 		want("/readyz", 200, "ready\ntelemetry: up, last answer 2.02s ago\nallocations: down, last answer 1m2s ago\n")
 		want("/health", 200, "OK\ntelemetry: up, last answer 2.02s ago\nallocations: down, last answer 1m2s ago\n")
 	})
+}
+
+// TestALostConnectionIsTold with its words and costs readiness only when its values are too
+// old to be shown.
+func TestALostConnectionIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var source swapped
+		e, err := New(&source, nil, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slow, err := New(&source, nil, Config{ReadingMaxAge: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ready := func(e *Exporter, want bool, sentence string) {
+			t.Helper()
+			if ok, got := e.ready(source.Load()); ok != want || got != sentence {
+				t.Errorf("ready %v: %s\nwant %v: %s", ok, got, want, sentence)
+			}
+		}
+		away := func(age time.Duration, kind, text string) {
+			source.Store(&meter.Snapshot{
+				Seq: 9, Time: time.Now(), Interval: 10 * time.Second,
+				Sources: []meter.SourceState{{Name: meter.SourceTelemetry, Age: age, LastSuccess: time.Now().Add(-age)}},
+				Faults:  []meter.Fault{{Source: meter.SourceTelemetry, Subject: "GPU-0", Kind: "lost", Text: "gone"}, {Source: meter.SourceTelemetry, Kind: kind, Text: text}},
+			})
+		}
+		away(10*time.Second, "connection", "no host engine at\nunix:///run/e.sock since 12:00:00; next try in 4s")
+		ready(e, true, "ready with earlier values, since the telemetry source does not answer: no host engine at unix:///run/e.sock since 12:00:00; next try in 4s")
+		away(25*time.Second, "released", "the driver was let go on request")
+		ready(e, true, "ready with earlier values, since the telemetry source does not answer: the driver was let go on request")
+		away(25*time.Second+time.Millisecond, "released", "the driver was let go on request")
+		ready(e, false, "not ready: no answer of the telemetry source for 25.001s, more than 25s: the driver was let go on request")
+		ready(slow, true, "ready with earlier values, since the telemetry source does not answer: the driver was let go on request")
+
+		source.Store(&meter.Snapshot{
+			Seq: 10, Time: time.Now(), Interval: 10 * time.Second,
+			Sources: []meter.SourceState{{Name: meter.SourceTelemetry, LastSuccess: time.Now(), Up: true}},
+		})
+		ready(e, true, "ready")
+		time.Sleep(31 * time.Second)
+		ready(e, false, "not ready: the loop does not turn: 31s since the last tick, more than 30s")
+	})
+}
+
+// TestAStuckGPUIsTold: it stays in the inventory, and the probe and the index page name it.
+func TestAStuckGPUIsTold(t *testing.T) {
+	d, stuck := card(0), card(1)
+	s := ticked(temps([]gpu.Device{d, stuck}, []gpu.Sample{onGPU(d, gpu.Int(40)), onGPU(stuck, gpu.Absent(gpu.ReasonTimeout))}), sharing.Division{})
+	s.Time, s.Sources[0].Up = time.Now(), true
+	s.Reading.Origin = gpu.Origin{Library: "libnvidia-ml 12.570", Driver: "570.86.15"}
+	s.Faults = []meter.Fault{
+		{Source: meter.SourceTelemetry, Subject: stuck.UUID, Kind: "timeout", Text: "no answer\nfor 12s <b>"},
+		{Source: meter.SourceTelemetry, Subject: "GPU-away", Kind: "lost", Text: "gone"},
+	}
+	e := exporterOf(t, s, rowsOf(t, tempOnly), Config{SourceReason: "no libdcgm.so.4"})
+	page := writtenPage(t, e, FormatText)
+	if n := len(seriesOf(page, "gpumeter_device_info")); n != 2 {
+		t.Errorf("%d GPUs in the inventory", n)
+	}
+	wantSeries(t, page, "gpumeter_absent_values", `{field="DCGM_FI_DEV_GPU_TEMP",reason="timeout"} 1`)
+	wantSeries(t, page, "gpumeter_fault", `{source="telemetry",kind="timeout",UUID="GPU-1"} 1`, `{source="telemetry",kind="lost",UUID="GPU-away"} 1`)
+
+	r := get(e.Handler(), "GET", "/readyz")
+	if body := bodyOf(t, r); r.StatusCode != http.StatusOK || !strings.HasSuffix(body, "\nGPU 1, GPU-1: timeout: no answer for 12s <b>\nGPU-away: lost: gone\n") {
+		t.Errorf("status %d:\n%s", r.StatusCode, body)
+	}
+	for _, want := range []string{"<dt>GPU 1, GPU-1</dt><dd>timeout: no answer for 12s &lt;b&gt;</dd>", "<dd>sim, libnvidia-ml 12.570, driver 570.86.15 (no libdcgm.so.4)</dd>"} {
+		if page := bodyOf(t, get(e.Handler(), "GET", "/")); !strings.Contains(page, want) {
+			t.Errorf("the index page lacks %s:\n%s", want, page)
+		}
+	}
+
+	s.Faults = slices.Repeat(s.Faults, 20)
+	if told := deviceFaults(s); len(told) != maxDeviceFaults+1 || told[maxDeviceFaults].Text != "8 more faults, counted in /metrics" {
+		t.Errorf("%d entries, the last %v", len(told), told[len(told)-1])
+	}
 }
 
 func TestIndexPage(t *testing.T) {

@@ -5,9 +5,12 @@ package exporter
 import (
 	"bytes"
 	"net/http"
+	"strings"
 	"time"
 
 	_ "embed" // the index page is a file
+
+	"github.com/gpumeter/gpumeter/pkg/gpu"
 )
 
 //go:embed index.html
@@ -17,6 +20,7 @@ var indexHTML string
 type indexPage struct {
 	Node, Version  string
 	Source         string
+	SourceReason   string
 	GPUs, MIGs     int
 	Lost           int
 	Tick           time.Time
@@ -24,6 +28,7 @@ type indexPage struct {
 	Ready          bool
 	Status         string
 	Sources        []indexSource
+	Faults         []deviceFault
 	Paths          []Link
 	ReloadProblem  string
 	ConfigProblems int64
@@ -36,7 +41,8 @@ type indexSource struct{ Name, State string }
 func (e *Exporter) serveIndex(w http.ResponseWriter, _ *http.Request) {
 	s, st := e.latest(), e.settings.Load()
 	p := indexPage{
-		Node: e.cfg.Hostname, Version: e.cfg.Build.Version, Source: s.Reading.Source,
+		Node: e.cfg.Hostname, Version: e.cfg.Build.Version, Source: origin(&s.Reading), SourceReason: e.cfg.SourceReason,
+		Faults: deviceFaults(s),
 		Paths: []Link{
 			{"/metrics", "what Prometheus scrapes"},
 			{"/livez", "whether the loop turns"},
@@ -81,4 +87,18 @@ func (e *Exporter) serveIndex(w http.ResponseWriter, _ *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	_, _ = w.Write(b.Bytes())
+}
+
+// origin is where a reading comes from, in words.
+func origin(r *gpu.Reading) string {
+	var parts []string
+	for _, part := range []string{r.Source, r.Origin.Library, r.Origin.Engine} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	if r.Origin.Driver != "" {
+		parts = append(parts, "driver "+r.Origin.Driver)
+	}
+	return strings.Join(parts, ", ")
 }

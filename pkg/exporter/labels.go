@@ -40,17 +40,53 @@ type labelSet struct {
 // is refused as a whole with noLabels.
 func (t *labelTable) intern(set []label) labelID {
 	first, start := len(t.pairs), len(t.text)
+	if !t.append(first, set) {
+		return noLabels
+	}
+	t.text = appendLabels(t.text, t.pairs[first:], '{')
+	return t.identify(first, start)
+}
+
+// extend gives a set and more labels their id. What has no id stays without.
+func (t *labelTable) extend(id labelID, more ...label) labelID {
+	if id < 0 {
+		return id
+	}
+	set, first, start := t.sets[id], len(t.pairs), len(t.text)
+	t.pairs = append(t.pairs, t.pairs[set.firstPair:set.endPair]...)
+	rest := len(t.pairs)
+	if !t.append(first, more) {
+		return noLabels
+	}
+	open := byte('{')
+	if rest > first && len(t.pairs) > rest {
+		t.text, open = append(t.text, t.text[set.firstByte:set.endByte-1]...), ','
+	} else {
+		rest = first
+	}
+	t.text = appendLabels(t.text, t.pairs[rest:], open)
+	return t.identify(first, start)
+}
+
+// append adds labels to the set that begins at first and is the table's last; where one
+// of them cannot be, it takes back the whole set and reports false.
+func (t *labelTable) append(first int, set []label) bool {
 	for _, l := range set {
 		if l.value == "" {
 			continue
 		}
 		if !validLabelName(l.name) || t.has(first, l.name) {
-			t.pairs, t.text = t.pairs[:first], t.text[:start]
-			return noLabels
+			t.pairs = t.pairs[:first]
+			return false
 		}
 		t.pairs = append(t.pairs, label{l.name, clean(l.value)})
 	}
-	t.text = appendLabels(t.text, t.pairs[first:])
+	return true
+}
+
+// identify is the id of the last set, whose pairs and text begin at the given places. A
+// set that was there before is taken back.
+func (t *labelTable) identify(first, start int) labelID {
 	if id, ok := t.ids[string(t.text[start:])]; ok {
 		t.pairs, t.text = t.pairs[:first], t.text[:start]
 		return id
@@ -71,11 +107,12 @@ func (t *labelTable) has(first int, name string) bool {
 	return false
 }
 
-// appendLabels renders a set as the text format and OpenMetrics both have it.
-func appendLabels(b []byte, set []label) []byte {
+// appendLabels renders a set as the text format and OpenMetrics both have it: open is a
+// brace, or the comma behind the labels that are there already.
+func appendLabels(b []byte, set []label, open byte) []byte {
 	for i, l := range set {
 		if i == 0 {
-			b = append(b, '{')
+			b = append(b, open)
 		} else {
 			b = append(b, ',')
 		}

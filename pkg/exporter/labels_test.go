@@ -2,7 +2,11 @@
 
 package exporter
 
-import "testing"
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
 
 func TestLabelSetsAreValidatedAsAWhole(t *testing.T) {
 	var table labelTable
@@ -43,4 +47,37 @@ func TestEscaping(t *testing.T) {
 	if got := string(appendEscaped(nil, "say \"\\\"\n", false)); got != `say "\\"\n` {
 		t.Errorf("help: %s", got)
 	}
+}
+
+// TestAnExtendedSetIsTheSetOfAllItsLabels is the law that it does not matter how a set came
+// to be: interned at once or label by label, it is the same or refused alike.
+func TestAnExtendedSetIsTheSetOfAllItsLabels(t *testing.T) {
+	labels := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) label {
+		return label{
+			rapid.SampledFrom([]string{"a", "b", "c", "__name__", "1", "d"}).Draw(t, "name"),
+			rapid.SampledFrom([]string{"", "x", "y", "\"\n\\", "\x00"}).Draw(t, "value"),
+		}
+	}), 0, 4)
+	rapid.Check(t, func(r *rapid.T) {
+		var table labelTable
+		table.ids = make(map[string]labelID)
+		base, more := labels.Draw(r, "base"), labels.Draw(r, "more")
+		first := table.intern(base)
+		pairs, text, sets := len(table.pairs), len(table.text), len(table.sets)
+		extended := table.extend(first, more...)
+		switch at := table.intern(append(base[:len(base):len(base)], more...)); {
+		case extended != at:
+			r.Fatalf("extended is set %d, at once it is set %d", extended, at)
+		case extended < 0 || extended == first:
+			if len(table.pairs) != pairs || len(table.text) != text || len(table.sets) != sets {
+				r.Fatal("a set that is refused or not new left traces")
+			}
+		default:
+			set := table.sets[extended]
+			want := string(appendLabels(nil, table.pairs[set.firstPair:set.endPair], '{'))
+			if got := string(table.text[set.firstByte:set.endByte]); got != want {
+				r.Fatalf("text %s, want %s", got, want)
+			}
+		}
+	})
 }

@@ -3,24 +3,30 @@
 package exporter
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/pkg/gpu"
 	"github.com/gpumeter/gpumeter/pkg/meter"
 )
 
 // defaultInterval stands in where a snapshot does not know its interval yet.
 const defaultInterval = 30 * time.Second
 
+func interval(s *meter.Snapshot) time.Duration {
+	if s.Interval <= 0 {
+		return defaultInterval
+	}
+	return s.Interval
+}
+
 // alive reports whether the loop turns, with a sentence.
 func (e *Exporter) alive(s *meter.Snapshot) (bool, string) {
-	interval := s.Interval
-	if interval <= 0 {
-		interval = defaultInterval
-	}
-	limit := interval*5/2 + 5*time.Second
+	limit := interval(s)*5/2 + 5*time.Second
 	since, what := s.Time, "the last tick"
 	if s.Seq == 0 {
 		since, what = e.started, "the start without a tick"
@@ -32,17 +38,30 @@ func (e *Exporter) alive(s *meter.Snapshot) (bool, string) {
 	return true, fmt.Sprintf("the loop turns: %v since %s", age, what)
 }
 
-// ready reports whether /metrics has something to say, with a sentence.
+// ready reports whether /metrics has something to say of the GPUs, with a sentence. Values
+// that are too old are not shown, so a source that is away for longer costs readiness; an
+// engine that restarts does not.
 func (e *Exporter) ready(s *meter.Snapshot) (bool, string) {
 	if s.Seq == 0 {
 		return false, "not ready: awaiting the first tick"
 	}
-	for _, source := range s.Sources {
-		if source.Name == meter.SourceTelemetry && !source.LastSuccess.IsZero() {
-			return true, "ready"
-		}
+	i := slices.IndexFunc(s.Sources, func(source meter.SourceState) bool {
+		return source.Name == meter.SourceTelemetry && !source.LastSuccess.IsZero()
+	})
+	if i < 0 {
+		return false, "not ready: awaiting the first answer of the telemetry source" + complaint(s)
 	}
-	return false, "not ready: awaiting the first answer of the telemetry source" + complaint(s)
+	telemetry, limit := s.Sources[i], cmp.Or(e.cfg.ReadingMaxAge, interval(s)*5/2)
+	if telemetry.Age > limit {
+		return false, fmt.Sprintf("not ready: no answer of the telemetry source for %v, more than %v%s", telemetry.Age.Round(time.Millisecond), limit, complaint(s))
+	}
+	if alive, sentence := e.alive(s); !alive {
+		return false, "not ready: " + sentence
+	}
+	if !telemetry.Up {
+		return true, "ready with earlier values, since the telemetry source does not answer" + complaint(s)
+	}
+	return true, "ready"
 }
 
 // complaint is why the telemetry source does not answer, as far as it is known.
@@ -53,6 +72,36 @@ func complaint(s *meter.Snapshot) string {
 		}
 	}
 	return ""
+}
+
+// deviceFault is what is wrong with one GPU or MIG device now, for people.
+type deviceFault struct{ Device, Text string }
+
+// maxDeviceFaults bounds what is told about a node on which everything fails.
+const maxDeviceFaults = 32
+
+// deviceFaults are the faults of single devices; where there are too many, the last entry
+// counts the others.
+func deviceFaults(s *meter.Snapshot) []deviceFault {
+	var told []deviceFault
+	more := 0
+	for _, f := range s.Faults {
+		switch {
+		case f.Subject == "":
+		case len(told) == maxDeviceFaults:
+			more++
+		default:
+			name := string(f.Subject)
+			if i := slices.IndexFunc(s.Reading.Devices, func(d gpu.Device) bool { return d.UUID == f.Subject }); i >= 0 {
+				name = fmt.Sprintf("GPU %d, %s", s.Reading.Devices[i].Index, name)
+			}
+			told = append(told, deviceFault{oneLine(name), oneLine(f.Kind + ": " + f.Text)})
+		}
+	}
+	if more > 0 {
+		told = append(told, deviceFault{"other devices", fmt.Sprintf("%d more faults, counted in /metrics", more)})
+	}
+	return told
 }
 
 // oneLine keeps foreign text from adding lines to a body that is read by line.
@@ -83,12 +132,16 @@ func (e *Exporter) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	answer(w, true, sentence, s)
 }
 
-// answer writes a probe's sentence and the sources with their ages, one a line.
+// answer writes a probe's sentence, the sources with their ages and the devices with a
+// fault, one a line.
 func answer(w http.ResponseWriter, ok bool, sentence string, s *meter.Snapshot) {
 	var b strings.Builder
 	b.WriteString(sentence + "\n")
 	for _, source := range s.Sources {
 		fmt.Fprintf(&b, "%s: %s\n", source.Name, sourceAge(source, s.Time))
+	}
+	for _, f := range deviceFaults(s) {
+		fmt.Fprintf(&b, "%s: %s\n", f.Device, f.Text)
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")

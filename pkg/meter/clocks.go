@@ -13,8 +13,7 @@ import (
 // clockSamplesLimit bounds the memory of one GPU's history to 2 MiB.
 const clockSamplesLimit = 1 << 17
 
-// ClockReasons counts, for each reason that can hold a GPU's clocks back, the samples in
-// which it was set. A reason's place is its bit in field 112: 0 GPU idle, 1 clocks setting,
+// ClockReasons counts for each reason that can hold a GPU's clocks back. A reason's place is its bit in field 112: 0 GPU idle, 1 clocks setting,
 // 2 software power cap, 3 hardware slowdown, 4 sync boost, 5 software thermal slowdown,
 // 6 hardware thermal slowdown, 7 hardware power brake, 8 display clocks setting.
 type ClockReasons [9]uint64
@@ -30,6 +29,7 @@ func (c *ClockReasons) add(mask uint16, step int64) {
 
 // ClockWindow is what the last samples of one GPU say about its clocks.
 type ClockWindow struct {
+	// Reasons are the samples in which each was set.
 	Reasons ClockReasons
 	// Samples is how many samples with a value the window has, at least one.
 	Samples int
@@ -96,7 +96,8 @@ func (t *tally) watchClocks(r *gpu.Reading, at time.Time) {
 	}
 }
 
-// sampleClocks counts the samples in which each reason was set.
+// sampleClocks counts how often each reason began. One that is set in a GPU's first sample
+// began before anybody looked.
 func (t *tally) sampleClocks(samples []gpu.Sample, column int, at time.Time) {
 	clocks := maps.Clone(t.clocks)
 	if clocks == nil {
@@ -109,9 +110,11 @@ func (t *tally) sampleClocks(samples []gpu.Sample, column int, at time.Time) {
 			continue
 		}
 		mask, uuid := uint16(value)&(1<<len(ClockReasons{})-1), s.Entity.GPU
-		total := clocks[uuid]
-		total.add(mask, 1)
-		clocks[uuid] = total
+		total, seen := clocks[uuid]
+		if seen {
+			total.add(mask&^t.clockMasks[uuid], 1)
+		}
+		clocks[uuid], t.clockMasks[uuid] = total, mask
 		if t.histories[uuid] == nil {
 			t.histories[uuid] = &clockHistory{}
 		}

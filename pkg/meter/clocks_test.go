@@ -34,7 +34,7 @@ func say(m *machine, mask int64) {
 	})
 }
 
-func TestClockReasonsCountBySampleAndByWindow(t *testing.T) {
+func TestClockReasonsCountByBeginningAndBySampleOfAWindow(t *testing.T) {
 	m := clocked()
 	turning(t, m, func(c *Config) { c.ClockWindow = 30 * time.Second }, func(t *testing.T, mt *Meter) {
 		check := func(when string, total ClockReasons, window ClockReasons, samples int) {
@@ -51,20 +51,20 @@ func TestClockReasonsCountBySampleAndByWindow(t *testing.T) {
 				t.Errorf("%s: window (-want +got):\n%s", when, diff)
 			}
 		}
-		check("one sample", ClockReasons{0: 1, 2: 1}, ClockReasons{0: 1, 2: 1}, 1)
+		check("one sample, which is no beginning", ClockReasons{}, ClockReasons{0: 1, 2: 1}, 1)
 		say(m, 1<<8|1<<9|1<<40)
 		after(10 * time.Second)
-		check("the last reason, and bits that no reason has", ClockReasons{0: 1, 2: 1, 8: 1}, ClockReasons{0: 1, 2: 1, 8: 1}, 2)
+		check("the last reason, and bits that no reason has", ClockReasons{8: 1}, ClockReasons{0: 1, 2: 1, 8: 1}, 2)
 		say(m, 0)
 		after(20 * time.Second)
-		check("a window and its border", ClockReasons{0: 1, 2: 1, 8: 1}, ClockReasons{0: 1, 2: 1, 8: 1}, 4)
+		check("a window and its border", ClockReasons{8: 1}, ClockReasons{0: 1, 2: 1, 8: 1}, 4)
 		after(10 * time.Second)
-		check("past the first sample", ClockReasons{0: 1, 2: 1, 8: 1}, ClockReasons{8: 1}, 4)
+		check("past the first sample", ClockReasons{8: 1}, ClockReasons{8: 1}, 4)
 		m.set(func(m *machine) { m.reading.Samples = m.reading.Samples[1:] })
 		after(30 * time.Second)
-		check("a GPU that says no more, a window ago", ClockReasons{0: 1, 2: 1, 8: 1}, ClockReasons{}, 1)
+		check("a GPU that says no more, a window ago", ClockReasons{8: 1}, ClockReasons{}, 1)
 		after(10 * time.Second)
-		check("a GPU that says no more, and longer ago", ClockReasons{0: 1, 2: 1, 8: 1}, ClockReasons{}, 0)
+		check("a GPU that says no more, and longer ago", ClockReasons{8: 1}, ClockReasons{}, 0)
 	})
 }
 
@@ -73,17 +73,17 @@ func TestAReadingThatStandsInIsNoSample(t *testing.T) {
 	turning(t, m, func(c *Config) { c.Interval = 10 * time.Second }, func(t *testing.T, mt *Meter) {
 		m.set(func(m *machine) { m.err = errors.New("gone") })
 		after(20 * time.Second)
-		if s := mt.Latest(); s.RecentClocks["GPU-a"].Samples != 1 || s.Totals.Clocks["GPU-a"][0] != 1 {
+		if s := mt.Latest(); s.RecentClocks["GPU-a"].Samples != 1 {
 			t.Errorf("window %v, totals %v; want the one sample that there was", s.RecentClocks, s.Totals.Clocks)
 		}
 		after(10 * time.Second)
-		if s := mt.Latest(); s.RecentClocks != nil || s.Totals.Clocks["GPU-a"][0] != 1 {
+		if s := mt.Latest(); s.RecentClocks != nil || len(s.Totals.Clocks) != 1 {
 			t.Errorf("window %v, totals %v; want no window of what is not known any more", s.RecentClocks, s.Totals.Clocks)
 		}
 		m.set(func(m *machine) { m.err = nil })
 		after(10 * time.Second)
-		if s := mt.Latest(); s.RecentClocks["GPU-a"].Samples != 2 || s.Totals.Clocks["GPU-a"][2] != 2 {
-			t.Errorf("window %v, totals %v; want both samples", s.RecentClocks, s.Totals.Clocks)
+		if s := mt.Latest(); s.RecentClocks["GPU-a"].Samples != 2 || s.Totals.Clocks["GPU-a"] != (ClockReasons{}) {
+			t.Errorf("window %v, totals %v; want both samples, and no beginning of what went on", s.RecentClocks, s.Totals.Clocks)
 		}
 	})
 }
@@ -93,7 +93,7 @@ func TestWithoutItsFieldNobodyHasClocks(t *testing.T) {
 	turning(t, m, func(c *Config) { c.ClockWindow = time.Minute }, func(t *testing.T, mt *Meter) {
 		m.set(func(m *machine) { m.reading.Fields = []gpu.FieldID{150, 203} })
 		after(2 * time.Minute)
-		if s := mt.Latest(); len(s.RecentClocks) != 0 || s.Totals.Clocks["GPU-a"][0] != 1 {
+		if s := mt.Latest(); len(s.RecentClocks) != 0 || len(s.Totals.Clocks) != 1 {
 			t.Errorf("window %v, totals %v; want the window to end with its samples", s.RecentClocks, s.Totals.Clocks)
 		}
 	})
@@ -113,6 +113,19 @@ func TestAClockWindowThatNoMemoryHoldsIsRefused(t *testing.T) {
 	if err != nil || mt.cfg.ClockWindow != 5*time.Minute || mt.cfg.EventWindow != 5*time.Minute {
 		t.Errorf("windows %v and %v (%v), want five minutes", mt.cfg.EventWindow, mt.cfg.ClockWindow, err)
 	}
+}
+
+func TestAReasonCountsEachTimeItBegins(t *testing.T) {
+	m := clocked()
+	turning(t, m, nil, func(t *testing.T, mt *Meter) {
+		for _, mask := range []int64{1 << 2, 0, 1<<2 | 1<<5, 1 << 5, 1 << 5, 1 << 2} {
+			say(m, mask)
+			after(mt.cfg.Interval)
+		}
+		if got, want := mt.Latest().Totals.Clocks["GPU-a"], (ClockReasons{2: 2, 5: 1}); got != want {
+			t.Errorf("beginnings %v, want %v", got, want)
+		}
+	})
 }
 
 // Whatever the source's clock does, a window has the samples that a look through all of them finds.

@@ -103,7 +103,7 @@ type Totals struct {
 	Conflicts, NotCharged map[string]uint64
 	// XIDs count once per event, also of devices that have left since.
 	XIDs map[XIDKey]uint64
-	// Clocks count the samples in which each reason was set, for every GPU that ever
-	// answered gpu.FieldClockReasons.
+	// Clocks count how often each reason began to hold the clocks back between two samples,
+	// for every GPU that ever answered gpu.FieldClockReasons; all zero after its first one.
 	Clocks map[gpu.UUID]ClockReasons
 }

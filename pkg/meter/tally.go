@@ -41,10 +41,15 @@ type tally struct {
 	clocks       map[gpu.UUID]ClockReasons
 	recentClocks map[gpu.UUID]ClockWindow
 	histories    map[gpu.UUID]*clockHistory
+	// clockMasks are the reasons in each GPU's last sample.
+	clockMasks map[gpu.UUID]uint16
 }
 
 func newTally(eventWindow, clockWindow time.Duration) *tally {
-	return &tally{eventWindow: eventWindow, clockWindow: clockWindow, histories: map[gpu.UUID]*clockHistory{}}
+	return &tally{
+		eventWindow: eventWindow, clockWindow: clockWindow,
+		histories: map[gpu.UUID]*clockHistory{}, clockMasks: map[gpu.UUID]uint16{},
+	}
 }
 
 // hear takes in a reading that was complete at the given moment of its source's clock.

@@ -101,6 +101,10 @@ verify-metrics: $(PROMTOOL) ## run promtool over our own families in the golden 
 verify-vuln: $(GOVULNCHECK) ## look for known vulnerabilities in what is called
 	tests/tools/verify-vuln.sh $(GOVULNCHECK)
 
+.PHONY: verify-hardware
+verify-hardware: ## on a machine with NVIDIA GPUs, compare every default counter with nvidia-smi
+	GPUMETER_HARDWARE=1 $(GO) test -count=1 -run TestAgainstRealGPUs -v ./pkg/nvml
+
 .PHONY: update
 update: ## make generated and golden files anew
 	$(GO) generate ./...

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpumeter/gpumeter/pkg/gpu"
+)
+
+// linksNumbered is how many links DCGM has numbered fields for.
+const linksNumbered = 18
+
+// mostLinks bounds what a driver says of its links.
+const mostLinks = nvml.NVLINK_MAX_LINKS
+
+// direction is which way the data of a throughput goes.
+type direction int
+
+const (
+	bothWays direction = iota
+	sent
+	received
+)
+
+// throughput is what a field of DCGM says of the traffic: of which link, and which way.
+type throughput struct {
+	id  gpu.FieldID
+	way direction
+	// link is its number, or allLinks; for a field of a link entity it is not used.
+	link uint32
+}
+
+// throughputs are the fields with rates in MB/s. DCGM takes 1000 KiB for a megabyte, and so do
+// these, to be the same.
+func throughputs() []throughput {
+	all := []throughput{{449, bothWays, allLinks}, {843, sent, allLinks}, {897, received, allLinks}}
+	for n := range uint32(linksNumbered) {
+		both := 440 + n
+		switch {
+		case n >= 15:
+			both = 494 + n - 15
+		case n >= 12:
+			both = 446 + n - 12
+		case n >= 6:
+			both = 475 + n - 6
+		}
+		all = append(all, throughput{gpu.FieldID(both), bothWays, n},
+			throughput{gpu.FieldID(825 + n), sent, n}, throughput{gpu.FieldID(879 + n), received, n})
+	}
+	return all
+}
+
+// linkThroughputs are the same as fields of a link.
+func linkThroughputs() []throughput {
+	return []throughput{{1529, bothWays, 0}, {1530, sent, 0}, {1531, received, 0}}
+}
+
+// fieldLinkState is NVML's word for a link: 0 inactive, 1 active, 2 asleep.
+const fieldLinkState = gpu.FieldID(1508)
+
+func nvlinkQueries() []*query {
+	queries := []*query{
+		throughputQuery(throughputs(), func(_ *probe, t throughput) uint32 { return t.link }),
+		throughputQuery(linkThroughputs(), func(p *probe, _ throughput) uint32 { return uint32(p.link) }),
+		{
+			fields: []gpu.FieldID{fieldLinkState}, needs: []string{"nvmlDeviceGetFieldValues"},
+			read: func(p *probe) {
+				v := []nvml.FieldValue{{FieldId: nvml.FI_DEV_NVLINK_GET_STATE, ScopeId: uint32(p.link)}}
+				ret := fieldReturn(p.device.GetFieldValues(v), &v[0])
+				give(p, fieldLinkState, &v[0], ret, decoded)
+			},
+		},
+	}
+	for _, errors := range []struct {
+		counter nvml.NvLinkErrorCounter
+		// The fields of links 12 and up, of links 15 and up, and of a link entity.
+		twelve, fifteen, own gpu.FieldID
+	}{
+		{nvml.NVLINK_ERROR_DL_CRC_FLIT, 406, 481, 1525},
+		{nvml.NVLINK_ERROR_DL_CRC_DATA, 416, 484, 1526},
+		{nvml.NVLINK_ERROR_DL_REPLAY, 426, 487, 1527},
+		{nvml.NVLINK_ERROR_DL_RECOVERY, 436, 491, 1528},
+	} {
+		const function = "nvmlDeviceGetNvLinkErrorCounter"
+		of := func(link int) func(nvml.Device) (uint64, nvml.Return) {
+			return func(d nvml.Device) (uint64, nvml.Return) { return d.GetNvLinkErrorCounter(link, errors.counter) }
+		}
+		for n := range 3 {
+			queries = append(queries,
+				single(errors.twelve+gpu.FieldID(n), function, of(12+n), number),
+				single(errors.fifteen+gpu.FieldID(n), function, of(15+n), number))
+		}
+		queries = append(queries, &query{
+			fields: []gpu.FieldID{errors.own}, needs: []string{function},
+			read: func(p *probe) {
+				v, ret := p.device.GetNvLinkErrorCounter(p.link, errors.counter)
+				give(p, errors.own, v, ret, number)
+			},
+		})
+	}
+	return queries
+}
+
+// meterOf is one counter of traffic with the rate it had last.
+type meterOf struct {
+	link uint32
+	way  direction
+}
+
+type traffic struct {
+	kib  uint64
+	at   time.Duration
+	rate gpu.Value
+}
+
+// throughputQuery makes rates of two readings of the counters, this and the one before.
+func throughputQuery(all []throughput, linkOf func(*probe, throughput) uint32) *query {
+	q := &query{needs: []string{"nvmlDeviceGetFieldValues"}}
+	for _, t := range all {
+		q.fields = append(q.fields, t.id)
+	}
+	q.read = func(p *probe) {
+		fresh := make(map[meterOf]gpu.Value)
+		ask := func(link uint32, way direction, number uint32) {
+			m := meterOf{link, way}
+			if _, asked := fresh[m]; asked {
+				return
+			}
+			v := []nvml.FieldValue{{FieldId: number, ScopeId: link}}
+			ret := fieldReturn(p.device.GetFieldValues(v), &v[0])
+			p.note(ret)
+			fresh[m] = p.trafficRate(m, &v[0], ret)
+		}
+		for _, t := range all {
+			if !p.wants(t.id) {
+				continue
+			}
+			link := linkOf(p, t)
+			if t.way != received {
+				ask(link, sent, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX)
+			}
+			if t.way != sent {
+				ask(link, received, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX)
+			}
+			if t.way == bothWays {
+				p.put(t.id, sum(fresh[meterOf{link, sent}], fresh[meterOf{link, received}]))
+				continue
+			}
+			p.put(t.id, fresh[meterOf{link, t.way}])
+		}
+	}
+	return q
+}
+
+// trafficRate is the rate since the reading before, in units of 1000 KiB/s. A counter that fell
+// has started anew, and has no rate.
+func (c *card) trafficRate(m meterOf, v *nvml.FieldValue, ret nvml.Return) gpu.Value {
+	if ret != nvml.SUCCESS {
+		delete(c.traffic, m)
+		return gpu.Absent(reasonOf(ret))
+	}
+	now := traffic{kib: binary.LittleEndian.Uint64(v.Value[:]), at: time.Duration(v.Timestamp) * time.Microsecond}
+	if now.at <= 0 {
+		now.at = time.Duration(time.Now().UnixNano())
+	}
+	before, known := c.traffic[m]
+	switch {
+	case !known || now.kib < before.kib:
+		now.rate = gpu.Absent(gpu.ReasonBlank)
+	case now.at <= before.at:
+		// Nothing was counted anew since.
+		return before.rate
+	default:
+		now.rate = number(uint64(float64(now.kib-before.kib) / (now.at - before.at).Seconds() / 1000))
+	}
+	c.traffic[m] = now
+	return now.rate
+}
+
+// sum is both values together, or why there is none.
+func sum(a, b gpu.Value) gpu.Value {
+	x, ok := a.AsInt()
+	if !ok {
+		return a
+	}
+	y, ok := b.AsInt()
+	if !ok {
+		return b
+	}
+	return gpu.Int(x + y)
+}
+
+// linkCount is how many NVLinks the GPU has, 0 where that is not known.
+func (c *card) linkCount() int {
+	if c.links < 0 && c.lib.has("nvmlDeviceGetFieldValues") {
+		v := []nvml.FieldValue{{FieldId: nvml.FI_DEV_NVLINK_LINK_COUNT}}
+		if fieldReturn(c.handle.GetFieldValues(v), &v[0]) == nvml.SUCCESS {
+			n, _ := decoded(&v[0]).AsInt()
+			c.links = int(min(max(n, 0), mostLinks))
+		}
+	}
+	return max(c.links, 0)
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dcgm
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/gpu"
+)
+
+// shelf reads entities that are not of one GPU: links and switches, or CPUs and cores. It
+// belongs to the goroutine of its worker.
+type shelf struct {
+	*settings
+	// kinds are what it reads, in the order of a reading.
+	kinds   []shelfKind
+	records records
+
+	ss     *session
+	cols   *columns
+	gpus   []uint32
+	looked time.Time
+	sets   []*set
+	rows   rows
+	err    error
+}
+
+// shelfKind is one kind of entity.
+type shelfKind struct {
+	name  string
+	scope gpu.Scope
+	// find are all entities of the kind that are selected.
+	find func(*settings, *session) ([]spot, error)
+}
+
+// shelfJob is one reading; gpus are the GPUs there are, whose links may have come or gone.
+type shelfJob struct {
+	ss   *session
+	cols *columns
+	gpus []uint32
+}
+
+// shelfAnswer is what it got. The rows are the worker's from the next job on.
+type shelfAnswer struct {
+	rows     *rows
+	troubles []trouble
+}
+
+// read does one job.
+func (f *shelf) read(job shelfJob) shelfAnswer {
+	if job.ss != f.ss {
+		f.ss, f.cols, f.sets = job.ss, nil, nil
+	}
+	if job.cols != f.cols || !slices.Equal(job.gpus, f.gpus) || time.Since(f.looked) >= f.pauses.relook {
+		f.prepare(job)
+	}
+	f.rows.empty()
+	a := shelfAnswer{rows: &f.rows}
+	err := f.err
+	for _, s := range f.sets {
+		err = both(err, f.latest(s))
+	}
+	if err != nil {
+		f.looked = time.Time{}
+		a.troubles = []trouble{troubleOf(err)}
+	}
+	return a
+}
+
+// prepare finds the entities and watches them. What cannot be had of one kind costs that kind.
+func (f *shelf) prepare(job shelfJob) {
+	f.cols, f.gpus, f.looked, f.err = job.cols, job.gpus, time.Now(), nil
+	old := f.sets
+	f.sets = nil
+	var spots []spot
+	for _, kind := range f.kinds {
+		ids := job.cols.ids(kind.scope)
+		if len(ids) == 0 {
+			continue
+		}
+		found, err := kind.find(f.settings, f.ss)
+		if err != nil {
+			_ = f.ss.fail(err)
+			f.log.Debug("DCGM does not list them", "what", kind.name, "error", err)
+			if !notSupported(err) {
+				f.err = both(f.err, fmt.Errorf("looking for %s: %w", kind.name, err))
+			}
+			continue
+		}
+		plan := setPlan{name: "gpumeter " + kind.name, read: ids}
+		plan.watches[watchValues] = ids
+		for _, s := range found {
+			plan.members = append(plan.members, s.entity)
+		}
+		if len(found) == 0 {
+			continue
+		}
+		var s *set
+		if s, old, err = f.open(plan, old); err != nil {
+			f.err = both(f.err, err)
+		}
+		if s != nil {
+			f.sets = append(f.sets, s)
+			f.err = both(f.err, s.complaint())
+			spots = append(spots, found...)
+		}
+	}
+	for _, s := range old {
+		s.close()
+	}
+	f.rows.layOut(job.cols, spots, func(s spot) []gpu.Value { return job.cols.row(s.Kind, false, gpu.ReasonBlank) })
+}
+
+// open is the old set with the same members, with what is watched changed to the plan, or a new
+// one; the rest of the old ones is returned.
+func (f *shelf) open(plan setPlan, old []*set) (*set, []*set, error) {
+	i := slices.IndexFunc(old, func(s *set) bool { return s.plan.name == plan.name && slices.Equal(s.plan.members, plan.members) })
+	if i < 0 {
+		s, err := openSet(f.ss, plan, f.interval)
+		return s, old, err
+	}
+	s := old[i]
+	err := s.follow(plan, f.interval)
+	return s, slices.Delete(old, i, i+1), err
+}
+
+func (f *shelf) latest(s *set) error {
+	for _, list := range s.read {
+		if err := f.ss.latest(s.id, list.id, &f.records); err != nil {
+			return f.ss.fail(fmt.Errorf("reading %s: %w", s.plan.name, err))
+		}
+		for i := range f.records.len() {
+			rec := f.records.at(i)
+			col, asked := f.cols.first[rec.field]
+			if !asked {
+				continue
+			}
+			v := rec.value()
+			if rec.status == stNotWatched {
+				v = gpu.Absent(s.unwatchedReason(rec.field))
+			}
+			f.rows.put(rec.entity, col, v, rec.ts)
+		}
+	}
+	return nil
+}
+
+// fabricKinds are the NVLinks and the switches between them.
+func fabricKinds() []shelfKind {
+	return []shelfKind{
+		{"NVLinks", gpu.ScopeLink, findLinks},
+		{"NvSwitches", gpu.ScopeSwitch, findSwitches},
+	}
+}
+
+// hostKinds are the CPUs that DCGM can see into.
+func hostKinds() []shelfKind {
+	return []shelfKind{
+		{"CPUs", gpu.ScopeCPU, findCPUs},
+		{"CPU cores", gpu.ScopeCPUCore, findCores},
+	}
+}
+
+// findLinks are the links of the GPUs, then those of the switches, by port. The GPU of a link
+// is DCGM's number for now: who knows the devices puts its UUID there.
+func findLinks(c *settings, ss *session) ([]spot, error) {
+	if !ss.links {
+		// Older engines number links otherwise, and a wrong number is another link.
+		return nil, fmt.Errorf("links need DCGM 4.3.1 or newer on both sides: %w", errMissing)
+	}
+	links, err := ss.handle.links()
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(links, func(a, b link) int {
+		return cmp.Or(cmp.Compare(a.parent.group, b.parent.group), cmp.Compare(a.parent.id, b.parent.id), cmp.Compare(a.port, b.port))
+	})
+	var spots []spot
+	for _, l := range links {
+		if !c.switches.Minor(l.port) {
+			continue
+		}
+		e := gpu.Entity{Kind: gpu.KindLink, ID: l.port}
+		if l.parent.group == groupSwitch {
+			e.Parent = int(l.parent.id)
+		}
+		spots = append(spots, spot{entity: l.entity(), Entity: e})
+	}
+	return spots, nil
+}
+
+func findSwitches(c *settings, ss *session) ([]spot, error) {
+	ids, err := ss.entities(groupSwitch)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(ids)
+	var spots []spot
+	for _, id := range ids {
+		if c.switches.Major(int(id)) {
+			spots = append(spots, spot{entity: entity{groupSwitch, id}, Entity: gpu.Entity{Kind: gpu.KindSwitch, ID: int(id)}})
+		}
+	}
+	return spots, nil
+}
+
+func findCPUs(c *settings, ss *session) ([]spot, error) {
+	cpus, err := ss.cpuCores()
+	if err != nil {
+		return nil, err
+	}
+	var spots []spot
+	for _, p := range cpus {
+		if c.cpus.Major(int(p.id)) {
+			spots = append(spots, spot{entity: entity{groupCPU, p.id}, Entity: gpu.Entity{Kind: gpu.KindCPU, ID: int(p.id)}})
+		}
+	}
+	return spots, nil
+}
+
+func findCores(c *settings, ss *session) ([]spot, error) {
+	cpus, err := ss.cpuCores()
+	if err != nil {
+		return nil, err
+	}
+	var spots []spot
+	for _, p := range cpus {
+		for _, core := range p.cores {
+			if c.cpus.Minor(int(core)) {
+				spots = append(spots, spot{
+					entity: entity{groupCPUCore, core},
+					Entity: gpu.Entity{Kind: gpu.KindCPUCore, ID: int(core), Parent: int(p.id)},
+				})
+			}
+		}
+	}
+	return spots, nil
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dcgm
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/gpu"
+)
+
+// Fields that the source watches for itself, beside those that gpu has names for.
+const (
+	fieldMinor        gpu.FieldID = 55
+	fieldMIGMaxSlices gpu.FieldID = 69
+	fieldFBTotal      gpu.FieldID = 250
+)
+
+// kindOfWatch is why a field is watched. DCGM has one watch per entity and field of a client,
+// and a second one replaces its period and what it keeps: so a field has one kind.
+type kindOfWatch int
+
+const (
+	// watchValues: what is asked for.
+	watchValues kindOfWatch = iota
+	// watchProfiling: the same, apart, because watching it can fail as a whole.
+	watchProfiling
+	// watchIdentity: by what a device is seen to be another one than before.
+	watchIdentity
+	// watchStatics: what describes a device, and hardly changes.
+	watchStatics
+	// watchXIDs: events, of which none may be lost between two readings.
+	watchXIDs
+	// watchBind: GPUs being bound or unbound, apart, because DCGM refuses to end watches of
+	// fields of the node.
+	watchBind
+
+	kindsOfWatch
+)
+
+// String is the kind in messages.
+func (k kindOfWatch) String() string {
+	return [...]string{"the fields", "the profiling fields", "UUID and MIG mode", "name, minor number and memory", "XIDs", "bind events"}[k]
+}
+
+// ownWatch is how a field is watched for the source itself, if it is.
+func ownWatch(id gpu.FieldID) (kindOfWatch, bool) {
+	switch id {
+	case gpu.FieldUUID, gpu.FieldMIGMode:
+		return watchIdentity, true
+	case gpu.FieldName, fieldMinor, fieldMIGMaxSlices, fieldFBTotal:
+		return watchStatics, true
+	case gpu.FieldXID:
+		return watchXIDs, true
+	case gpu.FieldBindEvent:
+		return watchBind, true
+	default:
+		return watchValues, false
+	}
+}
+
+// glance are the fields that every reading looks at; bind says whether the library has the
+// bind event.
+func glance(bind bool) []gpu.FieldID {
+	ids := []gpu.FieldID{gpu.FieldUUID, gpu.FieldMIGMode, gpu.FieldXID}
+	if bind {
+		ids = append(ids, gpu.FieldBindEvent)
+	}
+	return ids
+}
+
+// statics are the fields that describe a device, read when it is new.
+func statics() []gpu.FieldID {
+	return []gpu.FieldID{gpu.FieldName, gpu.FieldUUID, fieldMinor, fieldMIGMaxSlices, fieldFBTotal}
+}
+
+// setPlan is a DCGM group, what is watched on it, and what is read of it at each reading.
+type setPlan struct {
+	name    string
+	members []entity
+	watches [kindsOfWatch][]gpu.FieldID
+	read    []gpu.FieldID
+}
+
+// watchOf is how often a kind of field is sampled and what is kept of it: two samples, because
+// only the last is read, but every XID for an hour.
+func watchOf(kind kindOfWatch, interval time.Duration) (period, keep time.Duration, samples int32) {
+	const (
+		rarely = time.Minute
+		events = time.Hour
+		most   = 1000
+		last   = 2
+	)
+	period, samples = interval, last
+	switch kind {
+	case watchStatics:
+		period = max(interval, rarely)
+	case watchXIDs, watchBind:
+		return interval, events, most
+	default:
+	}
+	return period, max(3*period, 10*time.Second), samples
+}
+
+// instance is a GPU instance with its compute instances, in DCGM's and NVML's numbering.
+type instance struct {
+	id, nvml, slices int
+	parts            []part
+}
+
+// part is a compute instance.
+type part struct {
+	id, nvml, slices int
+}
+
+func sameInstances(a, b []instance) bool {
+	return slices.EqualFunc(a, b, func(x, y instance) bool {
+		return x.id == y.id && x.nvml == y.nvml && x.slices == y.slices && slices.Equal(x.parts, y.parts)
+	})
+}
+
+// cardPlan is what is needed to plan the groups of one GPU.
+type cardPlan struct {
+	id        uint32
+	instances []instance
+	cols      *columns
+	gpus      gpu.Selection
+	// offered says whether the GPU offers a profiling field.
+	offered func(gpu.FieldID) bool
+	// bind says whether the library has the bind event.
+	bind bool
+	// crowded says that there are so many GPUs that each can have one group only.
+	crowded bool
+}
+
+// sets are the groups of a GPU; the first has what is watched for the source itself. A GPU
+// without instances has one, of itself. One with instances has three, so that what the card
+// has is asked of the card alone and what instances have of them alone; events and UUIDs are
+// those of compute instances too.
+func (p cardPlan) sets() []setPlan {
+	sets := p.unsorted()
+	// The order of the fields must not make them another field group.
+	for _, s := range sets {
+		slices.Sort(s.read)
+		for _, ids := range s.watches {
+			slices.Sort(ids)
+		}
+	}
+	return sets
+}
+
+func (p cardPlan) unsorted() []setPlan {
+	card := []entity{{groupGPU, p.id}}
+	name := fmt.Sprintf("gpumeter GPU %d", p.id)
+	onCard := []gpu.Scope{gpu.ScopeNode}
+	if p.gpus.Major(int(p.id)) {
+		onCard = append(onCard, gpu.ScopeGPU)
+	}
+	if len(p.instances) == 0 {
+		if len(onCard) > 1 {
+			onCard = append(onCard, gpu.ScopeGPUInstance)
+		}
+		own := setPlan{name: name, members: card}
+		p.watchOwn(&own)
+		p.watchFields(&own, p.cols.ids(onCard...))
+		return []setPlan{own}
+	}
+	all, chosen := slices.Clone(card), []entity(nil)
+	for _, i := range p.instances {
+		e := entity{groupGPUInstance, uint32(i.id)}
+		all = append(all, e)
+		if p.gpus.Minor(i.id) {
+			chosen = append(chosen, e)
+		}
+		for _, c := range i.parts {
+			all = append(all, entity{groupComputeInstance, uint32(c.id)})
+		}
+	}
+	own := setPlan{name: name + " and instances", members: all}
+	p.watchOwn(&own)
+	if p.crowded {
+		p.watchFields(&own, p.cols.ids(append(onCard, gpu.ScopeGPUInstance)...))
+		return []setPlan{own}
+	}
+	sets := []setPlan{own}
+	for _, s := range []struct {
+		plan   setPlan
+		scopes []gpu.Scope
+	}{
+		{setPlan{name: name, members: card}, onCard},
+		{setPlan{name: name + " instances", members: chosen}, []gpu.Scope{gpu.ScopeGPUInstance}},
+	} {
+		p.watchFields(&s.plan, p.cols.ids(s.scopes...))
+		if len(s.plan.members) > 0 && len(s.plan.read) > 0 {
+			sets = append(sets, s.plan)
+		}
+	}
+	return sets
+}
+
+// watchOwn adds what is watched for the source itself.
+func (p cardPlan) watchOwn(s *setPlan) {
+	s.read = append(s.read, glance(p.bind)...)
+	for _, id := range append(glance(p.bind), statics()...) {
+		kind, _ := ownWatch(id)
+		if !slices.Contains(s.watches[kind], id) {
+			s.watches[kind] = append(s.watches[kind], id)
+		}
+	}
+}
+
+// watchFields adds what is asked for. Fields that the source watches for itself are read where
+// they are watched.
+func (p cardPlan) watchFields(s *setPlan, ids []gpu.FieldID) {
+	for _, id := range ids {
+		_, own := ownWatch(id)
+		switch {
+		case own:
+		case !id.Profiling():
+			s.watches[watchValues] = append(s.watches[watchValues], id)
+		case p.offered(id):
+			s.watches[watchProfiling] = append(s.watches[watchProfiling], id)
+		default:
+			continue
+		}
+		if !slices.Contains(s.read, id) {
+			s.read = append(s.read, id)
+		}
+	}
+}

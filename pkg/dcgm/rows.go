@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dcgm
+
+import "github.com/gpumeter/gpumeter/pkg/gpu"
+
+// spot is what a row of a reading is of: an entity in DCGM's numbering and in ours.
+type spot struct {
+	entity entity
+	gpu.Entity
+	// divided says that the entity's card has instances.
+	divided bool
+}
+
+// rows are the values of some entities in one reading. They are used again for the next one.
+type rows struct {
+	cols  *columns
+	spots []spot
+	// blank are the values before anything is known.
+	blank, values []gpu.Value
+	// newest is the time of each row's newest value, in DCGM's measure.
+	newest []int64
+	// xid is the time of the XID that is in the first row.
+	xid int64
+	// hint is the row that was last written to: records come entity by entity.
+	hint int
+}
+
+// layOut makes a row for each spot; blank is what it holds before anything is known.
+func (r *rows) layOut(cols *columns, spots []spot, blank func(spot) []gpu.Value) {
+	*r = rows{cols: cols, spots: spots, newest: make([]int64, len(spots))}
+	for _, s := range spots {
+		r.blank = append(r.blank, blank(s)...)
+	}
+	r.values = make([]gpu.Value, len(r.blank))
+}
+
+// empty takes back what was known.
+func (r *rows) empty() {
+	copy(r.values, r.blank)
+	clear(r.newest)
+	r.xid, r.hint = 0, 0
+}
+
+// row is the values of one spot, with those of fields that were asked for twice.
+func (r *rows) row(i int) []gpu.Value {
+	n := len(r.cols.fields)
+	row := r.values[i*n : (i+1)*n]
+	r.cols.repeat(row)
+	return row
+}
+
+// put places a value in its entity's row, if it has one and the field is its quantity.
+func (r *rows) put(e entity, col int, v gpu.Value, ts int64) {
+	for n := range r.spots {
+		i := (r.hint + n) % len(r.spots)
+		if r.spots[i].entity != e {
+			continue
+		}
+		r.hint = i
+		cell := i*len(r.cols.fields) + col
+		if r.blank[cell].Reason() != gpu.ReasonBlank {
+			return
+		}
+		r.values[cell] = v
+		if v.Present() {
+			r.newest[i] = max(r.newest[i], ts)
+		}
+		return
+	}
+}
+
+// putEverywhere places what the node has in every row.
+func (r *rows) putEverywhere(col int, v gpu.Value) {
+	for i := range r.spots {
+		r.values[i*len(r.cols.fields)+col] = v
+	}
+}
+
+// putXID places the last XID of a card and its parts in the card's row.
+func (r *rows) putXID(col int, v gpu.Value, ts int64) {
+	if len(r.spots) == 0 || r.spots[0].Kind != gpu.KindGPU {
+		return
+	}
+	switch {
+	case v.Present() && ts >= r.xid:
+		r.values[col], r.xid = v, ts
+	case !v.Present() && r.xid == 0:
+		r.values[col] = v
+	}
+}
+
+// expire takes back all values, because they are too old.
+func (r *rows) expire() {
+	for i, v := range r.values {
+		if v.Present() {
+			r.values[i] = gpu.Absent(gpu.ReasonStale)
+		}
+	}
+}

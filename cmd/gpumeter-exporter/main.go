@@ -21,13 +21,7 @@ func run() int {
 	defer stop()
 	// A second signal ends the process at once, whatever hangs.
 	context.AfterFunc(ctx, stop)
-	serve := func(ctx context.Context, cfg app.Config) error {
-		a, err := app.New(cfg, os.Stderr)
-		if err != nil {
-			return err
-		}
-		return a.Run(ctx)
-	}
+	serve := func(ctx context.Context, cfg app.Config) error { return app.Serve(ctx, cfg, os.Stderr) }
 	if err := app.Command(os.Stdout, os.Stderr, serve).Run(ctx, os.Args); err != nil {
 		fmt.Fprintln(os.Stderr, "gpumeter-exporter:", err)
 		return 1

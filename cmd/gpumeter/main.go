@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,11 +24,23 @@ func run() int {
 	defer stop()
 	// A second signal ends the process at once, whatever hangs.
 	context.AfterFunc(ctx, stop)
-	if err := command(os.Stdout, os.Stderr).Run(ctx, os.Args); err != nil {
-		fmt.Fprintln(os.Stderr, "gpumeter:", err)
-		return 1
+	return exitCode(command(os.Stdout, os.Stderr).Run(ctx, os.Args), os.Stderr)
+}
+
+// exitCode is the process's, after what is left to be said was said.
+func exitCode(err error, stderr io.Writer) int {
+	var exit *exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit) && exit.err == nil:
+		return exit.code
 	}
-	return 0
+	fmt.Fprintln(stderr, "gpumeter:", err)
+	if exit != nil {
+		return exit.code
+	}
+	return 1
 }
 
 func command(stdout, stderr io.Writer) *cli.Command {
@@ -39,6 +52,6 @@ func command(stdout, stderr io.Writer) *cli.Command {
 		Writer:                stdout,
 		ErrWriter:             stderr,
 		OnUsageError:          app.UsageError,
-		Commands:              []*cli.Command{demoCommand(stdout, stderr), scenariosCommand(stdout)},
+		Commands:              []*cli.Command{demoCommand(stdout, stderr), doctorCommand(stdout, stderr), scenariosCommand(stdout)},
 	}
 }

@@ -5,21 +5,20 @@ package app
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"runtime"
 	"time"
 
 	"github.com/oklog/run"
 	"github.com/prometheus/common/version"
 
+	"github.com/gpumeter/gpumeter/etc"
+	"github.com/gpumeter/gpumeter/pkg/dcgm"
 	"github.com/gpumeter/gpumeter/pkg/exporter"
 	"github.com/gpumeter/gpumeter/pkg/kubelet"
 	"github.com/gpumeter/gpumeter/pkg/meter"
@@ -38,22 +37,22 @@ type App struct {
 	exporter *exporter.Exporter
 	counters *counterFile
 	kubelet  *kubelet.Client
-	// node is the simulated one, nil with real sources; kubeletDir holds what its kubelet serves and
-	// keeps, where it is not an operator's.
-	node               *sim.Node
-	kubeletDir         string
-	socket, checkpoint string
-	bound              chan struct{}
-	addr               net.Addr
+	sources  *Sources
+	source   Chosen
+	// released says that the driver is let go of; it is watchRelease's.
+	released bool
+	bound    chan struct{}
+	addr     net.Addr
 }
 
 // New wires an App. An error says what is wrong with the configuration and what
 // to do; warnings go to logs, the App's log.
 func New(cfg Config, logs io.Writer) (*App, error) {
-	if err := cfg.validate(); err != nil {
+	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	a := &App{cfg: cfg, log: cfg.logger(logs), bound: make(chan struct{})}
+	a.sources = NewSources(cfg, a.log)
 	for _, f := range cfg.NotYet {
 		a.log.Warn("accepted for compatibility with dcgm-exporter, but without effect yet", "flag", f)
 	}
@@ -67,26 +66,52 @@ func New(cfg Config, logs io.Writer) (*App, error) {
 	return a, nil
 }
 
+// Serve makes an App and runs it until ctx ends, also while it is still being made: a driver
+// that hangs when it is opened does not keep the process.
+func Serve(ctx context.Context, cfg Config, logs io.Writer) error {
+	type made struct {
+		app *App
+		err error
+	}
+	ready := make(chan made, 1)
+	go func() {
+		a, err := New(cfg, logs)
+		ready <- made{a, err}
+	}()
+	select {
+	case m := <-ready:
+		if m.err != nil {
+			return m.err
+		}
+		return m.app.Run(ctx)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
 // wire makes the sources, the meter and the exporter.
 func (a *App) wire() error {
 	interval, err := a.cfg.interval()
 	if err != nil {
 		return err
 	}
-	policy, err := a.cfg.policy()
+	policy, err := a.cfg.Policy()
 	if err != nil {
 		return err
 	}
-	telemetry, err := a.telemetry()
+	xidWindow, clockWindow, err := a.cfg.windows()
 	if err != nil {
+		return err
+	}
+	if err := a.choose(); err != nil {
 		return err
 	}
 	mc := meter.Config{
-		Telemetry: telemetry, Fields: a.counters.current.Fields(), Policy: policy,
-		Interval: interval, ListingMaxAge: a.cfg.KubeletMaxAge, Log: a.log,
+		Telemetry: a.source.Driver, Fields: a.counters.current.Fields(), Policy: policy,
+		Interval: interval, ListingMaxAge: a.cfg.KubeletMaxAge, EventWindow: xidWindow, ClockWindow: clockWindow, Log: a.log,
 	}
 	if a.cfg.Kubernetes {
-		if a.kubelet, err = a.dialKubelet(); err != nil {
+		if a.kubelet, err = a.sources.DialKubelet(); err != nil {
 			return err
 		}
 		mc.Allocations = a.kubelet
@@ -94,15 +119,24 @@ func (a *App) wire() error {
 		a.log.Info("pods are not mapped, so who holds the GPUs is unobserved; --kubernetes maps them")
 	}
 	if a.meter, err = meter.New(mc); err != nil {
-		return err
+		return fmt.Errorf("--clock-events-count-window-size or --collect-interval: %w", err)
 	}
+	return a.show(xidWindow, clockWindow)
+}
+
+// show makes the exporter of what the meter measures.
+func (a *App) show(xidWindow, clockWindow time.Duration) error {
 	simulated := ""
-	if a.node != nil {
-		simulated = a.node.Scenario().Node
+	if node := a.sources.Node(); node != nil {
+		simulated = node.Scenario().Node
 	}
-	host, err := a.cfg.hostname(simulated)
+	host, err := a.cfg.Hostname(simulated)
 	if err != nil {
 		return err
+	}
+	xids, problems := parseXIDs("xid.yaml (built in)", etc.XIDs())
+	for _, p := range problems {
+		a.log.Error("XID table", "problem", p)
 	}
 	var links []exporter.Link
 	if a.cfg.EnablePprof {
@@ -113,6 +147,7 @@ func (a *App) wire() error {
 		VirtualGPUs: a.cfg.VirtualGPUs, PodUID: a.cfg.EnablePodUID, ReplaceBlanksInModelName: a.cfg.ReplaceBlanks,
 		Build: exporter.BuildInfo{Version: Version(), Revision: version.GetRevision(), GoVersion: runtime.Version()},
 		Links: links,
+		XIDs:  xids, XIDWindow: xidWindow, ClockWindow: clockWindow, SourceReason: a.source.Reason,
 	})
 	if err != nil {
 		return err
@@ -121,63 +156,33 @@ func (a *App) wire() error {
 	return nil
 }
 
-// telemetry is the source of GPU readings.
-func (a *App) telemetry() (meter.Telemetry, error) {
-	switch a.cfg.Source {
-	case "sim":
-	case "auto":
-		return nil, errors.New("no GPU source: this build reads no real hardware yet (DCGM and NVML come next); " +
-			"run with --source=sim, or `gpumeter demo`, which need no GPU")
-	default:
-		return nil, fmt.Errorf("--source %q: want auto or sim", a.cfg.Source)
+// choose opens the source of GPU readings and says which it is.
+func (a *App) choose() error {
+	var err error
+	if a.source, err = a.sources.Choose(); err != nil {
+		return err
 	}
-	scenario, err := sim.Open(a.cfg.Scenario)
-	if err != nil {
-		return nil, fmt.Errorf("--scenario: %w", err)
+	for _, p := range a.source.Passed {
+		level := slog.LevelWarn
+		if errors.Is(p.Err, dcgm.ErrNoLibrary) {
+			level = slog.LevelInfo
+		}
+		a.log.Log(context.Background(), level, "GPUs cannot be read through "+p.Name, "error", p.Err)
 	}
-	if a.cfg.Kubernetes && !a.cfg.KubeletSet {
-		// A unix socket's path has room for 107 bytes, so it lives in the short place. Run makes the directory.
-		a.kubeletDir = filepath.Join(os.TempDir(), "gpumeter-sim-"+rand.Text()[:10])
-		a.socket = filepath.Join(a.kubeletDir, "kubelet.sock")
-		a.checkpoint = filepath.Join(a.kubeletDir, "kubelet_internal_checkpoint")
+	o := a.source.Driver.Origin()
+	a.log.Info("GPUs are read", "source", a.source.Name, "because", a.source.Reason,
+		"library", o.Library, "engine", o.Engine, "driver", o.Driver)
+	if a.cfg.HostEngine != "" && a.source.Name != SourceDCGM {
+		a.log.Warn("--remote-hostengine-info has no effect with this source", "source", a.source.Name, "address", a.cfg.HostEngine)
 	}
-	o := sim.Options{Start: time.Now(), Speed: a.cfg.Speed, Checkpoint: a.checkpoint, Log: a.log}
-	if a.cfg.SeedSet {
-		o.Seed = &a.cfg.Seed
-	}
-	if a.node, err = sim.NewNode(scenario, o); err != nil {
-		return nil, fmt.Errorf("--scenario %s: %w", a.cfg.Scenario, err)
-	}
-	a.log.Info("the node is simulated", "scenario", a.cfg.Scenario, "speed", a.cfg.Speed)
-	return a.node, nil
-}
-
-// dialKubelet makes the client of the kubelet: a simulated node's own, unless the
-// operator named a socket.
-func (a *App) dialKubelet() (*kubelet.Client, error) {
-	resources, err := a.cfg.resources()
-	if err != nil {
-		return nil, err
-	}
-	kc := kubelet.Config{
-		Socket: a.cfg.KubeletSocket, Resources: resources, Checkpoint: a.cfg.Checkpoint, Log: a.log,
-		PodName: a.cfg.PodName, PodNamespace: a.cfg.PodNamespace, StartingLimit: a.cfg.KubeletMaxAge,
-	}
-	if kc.PodName == "" {
-		// In a pod without the host's network this is the pod's name; elsewhere no pod has it.
-		kc.PodName, _ = os.Hostname()
-	}
-	if a.socket != "" {
-		kc.Socket, kc.Checkpoint = a.socket, a.checkpoint
-	}
-	return kubelet.New(kc)
+	return nil
 }
 
 // Meter is the App's, for those who watch what it measures.
 func (a *App) Meter() *meter.Meter { return a.meter }
 
 // Node is the simulated node, or nil.
-func (a *App) Node() *sim.Node { return a.node }
+func (a *App) Node() *sim.Node { return a.sources.Node() }
 
 // Addr waits until the App listens and says where.
 func (a *App) Addr(ctx context.Context) (net.Addr, error) {
@@ -204,16 +209,15 @@ func (a *App) Run(ctx context.Context) error {
 		g.Add(func() error { return f(actor) }, func(error) { stop() })
 	}
 	until(func(ctx context.Context) error { <-ctx.Done(); return nil })
-	if a.socket != "" {
-		if err := os.Mkdir(a.kubeletDir, 0o700); err != nil {
-			return fmt.Errorf("directory for the simulated kubelet's socket: %w", err)
-		}
-		until(func(ctx context.Context) error { return a.node.ServeKubelet(ctx, a.socket) })
+	if a.sources.Pretends() {
+		until(a.sources.ServeKubelet)
 	}
 	until(func(ctx context.Context) error {
-		a.awaitKubelet(ctx)
+		a.sources.AwaitKubelet(ctx)
 		return a.meter.Run(ctx)
 	})
+	until(a.watchSelections)
+	until(a.watchRelease)
 	until(a.watchCounters)
 	if err := a.addServer(&g); err != nil {
 		return err
@@ -224,27 +228,11 @@ func (a *App) Run(ctx context.Context) error {
 	return nil
 }
 
-// awaitKubelet gives a simulated kubelet the moment it needs to listen: the story is
-// not to begin with a fault that no real node has.
-func (a *App) awaitKubelet(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	for a.socket != "" && ctx.Err() == nil {
-		if c, err := new(net.Dialer).DialContext(ctx, "unix", a.socket); err == nil {
-			_ = c.Close()
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
 func (a *App) close() error {
 	var errs []error
 	if a.kubelet != nil {
 		errs = append(errs, a.kubelet.Close())
 	}
-	if a.kubeletDir != "" {
-		errs = append(errs, os.RemoveAll(a.kubeletDir))
-	}
+	errs = append(errs, a.sources.Close())
 	return errors.Join(errs...)
 }

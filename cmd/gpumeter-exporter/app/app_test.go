@@ -132,7 +132,7 @@ func TestExporterServesASimulatedNode(t *testing.T) {
 	if code, _ := get(t, http.DefaultClient, r.url+"/debug/pprof/"); code != http.StatusNotFound {
 		t.Errorf("profiles are served without being asked for: %d", code)
 	}
-	dir := r.kubeletDir
+	dir := r.sources.kubelet.path
 	if err := r.stop(); err != nil {
 		t.Errorf("a graceful stop is no error: %v", err)
 	}
@@ -180,12 +180,12 @@ func TestMissingKubeletCostsLabelsOnly(t *testing.T) {
 
 func TestNotYetFlagsAreAnsweredWithAWarning(t *testing.T) {
 	cfg := simulated()
-	cfg.NotYet = []string{"--devices=g:0"}
+	cfg.NotYet = []string{"--fake-gpus=true"}
 	l := &logs{}
 	if _, err := New(cfg, l); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(l.String(), "without effect yet") || !strings.Contains(l.String(), "--devices=g:0") {
+	if !strings.Contains(l.String(), "without effect yet") || !strings.Contains(l.String(), "--fake-gpus=true") {
 		t.Errorf("log: %s", l)
 	}
 }

@@ -10,11 +10,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/gpumeter/gpumeter/pkg/dcgm"
 	"github.com/gpumeter/gpumeter/pkg/meter"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
@@ -53,7 +56,22 @@ type Config struct {
 	MIGPolicy  string
 	MIGWeights []string
 
-	Source   string
+	// Source is auto, dcgm, nvml or sim.
+	Source string
+	// DCGMLibrary and NVMLLibrary are paths or sonames; empty for the usual ones.
+	DCGMLibrary, NVMLLibrary string
+	// HostEngine is the address of a host engine; empty for one inside this process.
+	HostEngine string
+	// DCGMLog has the engine inside this process write its log to the standard output.
+	DCGMLog      bool
+	DCGMLogLevel string
+	// DCGMRelease lets SIGUSR1 let go of the driver.
+	DCGMRelease bool
+	// Devices, SwitchDevices and CPUDevices are selections.
+	Devices, SwitchDevices, CPUDevices string
+	// XIDWindow and ClockWindow are how far back the DCGM_EXP_*_COUNT metrics look.
+	XIDWindow, ClockWindow string
+
 	Scenario string
 	Speed    float64
 	Seed     uint64
@@ -72,6 +90,17 @@ type Config struct {
 	// NotYet names what was asked for and is not there yet.
 	NotYet []string
 }
+
+// sources are what --source takes.
+func sources() []string { return []string{"auto", SourceDCGM, SourceNVML, SourceSim} }
+
+// dcgmLogLevels are the severities of libdcgm's log.
+func dcgmLogLevels() []string {
+	return []string{"NONE", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "VERB"}
+}
+
+// dcgmLogLevel is the level as DCGM writes it.
+func (c Config) dcgmLogLevel() string { return strings.ToUpper(c.DCGMLogLevel) }
 
 // Duration reads an interval the way dcgm-exporter's users write it: a bare number
 // is milliseconds, anything else a Go duration.
@@ -109,8 +138,31 @@ func (c Config) interval() (time.Duration, error) {
 	return d, nil
 }
 
-// policy is how MIG devices are weighed.
-func (c Config) policy() (sharing.Policy, error) {
+// maxWindow bounds what the meter has to remember.
+const maxWindow = 24 * time.Hour
+
+// windows are how far back XIDs and clock events are counted.
+func (c Config) windows() (xid, clock time.Duration, err error) {
+	if xid, err = window("xid-count-window-size", c.XIDWindow); err != nil {
+		return 0, 0, err
+	}
+	clock, err = window("clock-events-count-window-size", c.ClockWindow)
+	return xid, clock, err
+}
+
+func window(flag, text string) (time.Duration, error) {
+	d, err := Duration(text)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("--%s: %w", flag, err)
+	case d < time.Millisecond || d > maxWindow:
+		return 0, fmt.Errorf("--%s %s is %v: want 1ms to %v (a bare number is milliseconds)", flag, text, d, maxWindow)
+	}
+	return d, nil
+}
+
+// Policy is how MIG devices are weighed.
+func (c Config) Policy() (sharing.Policy, error) {
 	if c.MIGPolicy != "table" {
 		if len(c.MIGWeights) > 0 {
 			return sharing.Policy{}, fmt.Errorf("--mig-weight is for --mig-policy=table, not %s", c.MIGPolicy)
@@ -168,15 +220,18 @@ func trimmed(in []string) []string {
 	return out
 }
 
-// validate finds what can be known to be wrong before anything starts.
-func (c Config) validate() error {
+// Validate finds what can be known to be wrong before anything starts.
+func (c Config) Validate() error {
 	if _, err := c.interval(); err != nil {
 		return err
 	}
 	if _, err := c.resources(); err != nil {
 		return err
 	}
-	if _, err := c.policy(); err != nil {
+	if _, err := c.Policy(); err != nil {
+		return err
+	}
+	if err := c.validateSource(); err != nil {
 		return err
 	}
 	switch c.GPUIDType {
@@ -211,17 +266,51 @@ func (c Config) validate() error {
 	return nil
 }
 
+// validateSource checks what concerns the source of GPU readings.
+func (c Config) validateSource() error {
+	if !slices.Contains(sources(), c.Source) {
+		return fmt.Errorf("--source %q: want %s", c.Source, strings.Join(sources(), ", "))
+	}
+	if _, err := c.endpoint(); err != nil {
+		return err
+	}
+	if _, err := c.selections(); err != nil {
+		return err
+	}
+	if _, _, err := c.windows(); err != nil {
+		return err
+	}
+	if !slices.Contains(dcgmLogLevels(), c.dcgmLogLevel()) {
+		return fmt.Errorf("--dcgm-log-level %q: want %s", c.DCGMLogLevel, strings.Join(dcgmLogLevels(), ", "))
+	}
+	return nil
+}
+
+// endpoint is the host engine that was named, the zero Endpoint where none was.
+func (c Config) endpoint() (dcgm.Endpoint, error) {
+	if c.HostEngine == "" {
+		return dcgm.Endpoint{}, nil
+	}
+	e, err := dcgm.ParseEndpoint(c.HostEngine)
+	if err != nil {
+		return dcgm.Endpoint{}, fmt.Errorf("--remote-hostengine-info: %w", err)
+	}
+	return e, nil
+}
+
 func loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
+	return err == nil && loopbackHost(host)
+}
+
+func loopbackHost(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// hostname is the value of the hostname label: the node's name, where it is known.
-func (c Config) hostname(simulated string) (string, error) {
+// Hostname is the value of the hostname label: the name of the node that the GPUs are in,
+// where it is known. simulated is a simulated node's, else empty.
+func (c Config) Hostname(simulated string) (string, error) {
 	switch {
 	case c.NoHostname:
 		return "", nil
@@ -230,11 +319,27 @@ func (c Config) hostname(simulated string) (string, error) {
 	case simulated != "":
 		return simulated, nil
 	}
+	if remote := c.engineHost(); remote != "" && !c.Kubernetes {
+		return remote, nil
+	}
 	h, err := os.Hostname()
 	if err != nil {
 		return "", fmt.Errorf("host name for the %s label: %w; set NODE_NAME or --no-hostname", c.HostnameLabel, err)
 	}
 	return h, nil
+}
+
+// engineHost is the other machine that a host engine runs on, empty for one on this.
+func (c Config) engineHost() string {
+	e, err := c.endpoint()
+	if err != nil || c.Source == "nvml" {
+		return ""
+	}
+	u, err := url.Parse(e.String())
+	if err != nil || u.Scheme != "tcp" || loopbackHost(u.Hostname()) {
+		return ""
+	}
+	return u.Hostname()
 }
 
 // logger writes to w in the configured format and level.

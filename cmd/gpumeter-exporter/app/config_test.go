@@ -70,11 +70,29 @@ func TestFlagsAndEnvironmentOfDcgmExporter(t *testing.T) {
 			"DCGM_EXPORTER_INTERVAL": "", "DCGM_EXPORTER_KUBERNETES": "", "DCGM_EXPORTER_COLLECTORS": "", "NVIDIA_RESOURCE_NAMES": "",
 		}, nil, func(*Config) {}},
 		{"virtual GPUs by their odd variable", map[string]string{"KUBERNETES_VIRTUAL_GPUS": "true"}, nil, func(c *Config) { c.VirtualGPUs = true }},
-		{"not yet", map[string]string{"KUBERNETES_ENABLE_DRA": "true"}, []string{"-d", "g:0,1", "-x", "300000"}, func(c *Config) {
-			c.NotYet = []string{"--devices=g:0,1", "--kubernetes-enable-dra=true"}
+		{"selections and windows", nil, []string{"-d", "g:0,1", "-s", "i", "-p", "g:0", "-x", "60000", "--clock-events-count-window-size", "10m"}, func(c *Config) {
+			c.Devices, c.SwitchDevices, c.CPUDevices, c.XIDWindow, c.ClockWindow = "g:0,1", "i", "g:0", "60000", "10m"
 		}},
-		{"a named host engine is not yet, even the default one", nil, []string{"-r", "localhost:5555"}, func(c *Config) {
-			c.NotYet = []string{"--remote-hostengine-info=localhost:5555"}
+		{"selections and windows of a chart", map[string]string{
+			"DCGM_EXPORTER_DEVICES_STR": "g", "DCGM_EXPORTER_OTHER_DEVICES_STR": "g:1", "DCGM_EXPORTER_CPU_DEVICES_STR": "i:0-3",
+			"DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE": "1000", "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE": "",
+		}, nil, func(c *Config) {
+			c.Devices, c.SwitchDevices, c.CPUDevices, c.XIDWindow = "g", "g:1", "i:0-3", "1000"
+		}},
+		{"a host engine", nil, []string{"-r", "localhost:5555"}, func(c *Config) { c.HostEngine = "localhost:5555" }},
+		{"a host engine of a chart", map[string]string{"DCGM_REMOTE_HOSTENGINE_INFO": "unix:///run/nvhostengine.sock"}, nil, func(c *Config) {
+			c.HostEngine = "unix:///run/nvhostengine.sock"
+		}},
+		{"the source and its libraries", map[string]string{
+			"GPUMETER_SOURCE": "dcgm", "GPUMETER_DCGM_LIBRARY": "/a/libdcgm.so.4", "GPUMETER_NVML_LIBRARY": "/b/libnvidia-ml.so.1", "GPUMETER_DCGM_RELEASE": "true",
+		}, nil, func(c *Config) {
+			c.Source, c.DCGMLibrary, c.NVMLLibrary, c.DCGMRelease = "dcgm", "/a/libdcgm.so.4", "/b/libnvidia-ml.so.1", true
+		}},
+		{"the engine's log", map[string]string{"DCGM_EXPORTER_ENABLE_DCGM_LOG": "true"}, []string{"--dcgm-log-level", "DEBUG"}, func(c *Config) {
+			c.DCGMLog, c.DCGMLogLevel = true, "DEBUG"
+		}},
+		{"not yet", map[string]string{"KUBERNETES_ENABLE_DRA": "true"}, []string{"--fake-gpus", "-m", "ns:cm"}, func(c *Config) {
+			c.NotYet = []string{"--configmap-data=ns:cm", "--kubernetes-enable-dra=true", "--fake-gpus=true"}
 		}},
 		{"model names", nil, []string{"--rbmn"}, func(c *Config) { c.ReplaceBlanks = true }},
 	}
@@ -165,7 +183,19 @@ func TestWrongConfigurationSaysWhatToDo(t *testing.T) {
 		}, []string{"1g.10gb twice"}},
 		{"pattern", func(c *Config) { c.Kubernetes, c.ResourcePattern = true, []string{"not a resource"} }, []string{"--resource-pattern", "not a resource"}},
 		{"source", func(c *Config) { c.Source = "rocm" }, []string{"--source", "rocm"}},
-		{"no real source yet", func(c *Config) { c.Source = "auto" }, []string{"--source=sim", "demo"}},
+		{"no libraries", func(c *Config) {
+			c.Source, c.DCGMLibrary, c.NVMLLibrary = "auto", "/nowhere/libdcgm.so.4", "/nowhere/libnvidia-ml.so.1"
+		}, []string{"/nowhere/libdcgm.so.4", "/nowhere/libnvidia-ml.so.1", "--source=sim", "demo"}},
+		{"selection", func(c *Config) { c.Devices = "g:3-1" }, []string{"--devices", "3-1", "1-3"}},
+		{"empty selection", func(c *Config) { c.SwitchDevices = "" }, []string{"--switch-devices", "nothing is selected"}},
+		{"selection of CPUs", func(c *Config) { c.CPUDevices = "c:1" }, []string{"--cpu-devices", "c:1"}},
+		{"nothing is selected", func(c *Config) { c.Devices = "g:8-9" }, []string{"--devices g:8-9 selects nothing", "GPUs 0-7", "GPU instances"}},
+		{"host engine", func(c *Config) { c.HostEngine = "http://x" }, []string{"--remote-hostengine-info", "http"}},
+		{"window", func(c *Config) { c.XIDWindow = "5 minutes" }, []string{"--xid-count-window-size", "5 minutes"}},
+		{"no window", func(c *Config) { c.ClockWindow = "0" }, []string{"--clock-events-count-window-size", "1ms"}},
+		{"window of a week", func(c *Config) { c.XIDWindow = "168h" }, []string{"--xid-count-window-size", "24h"}},
+		{"window too long for the interval", func(c *Config) { c.ClockWindow = "24h" }, []string{"--clock-events-count-window-size", "--collect-interval"}},
+		{"log level", func(c *Config) { c.DCGMLogLevel = "LOUD" }, []string{"--dcgm-log-level", "LOUD", "VERB"}},
 		{"scenario", func(c *Config) { c.Scenario = "h100" }, []string{"--scenario", "h100x8-exclusive"}},
 		{"counters", func(c *Config) { c.Collectors, c.CollectorsSet = "/nowhere/x.csv", true }, []string{"/nowhere/x.csv", "--collectors"}},
 		{"web config", func(c *Config) { c.WebConfigFile = "/nowhere/web.yml" }, []string{"/nowhere/web.yml"}},
@@ -177,7 +207,10 @@ func TestWrongConfigurationSaysWhatToDo(t *testing.T) {
 			tt.change(&cfg)
 			a, err := New(cfg, io.Discard)
 			if err == nil {
-				err = a.Run(t.Context())
+				// What is not refused would serve for ever.
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				err = a.Run(ctx)
 			}
 			if err == nil {
 				t.Fatal("no error")

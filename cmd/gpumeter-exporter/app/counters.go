@@ -28,6 +28,23 @@ type counterFile struct {
 	problems []exporter.Problem
 }
 
+// Counters are the configuration's counters as the exporter would start with them, where they were
+// read, and what is wrong with them.
+func (c Config) Counters() (from string, counters *exporter.Counters, problems []exporter.Problem, err error) {
+	f, err := openCounters(c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return c.Collectors, nil, nil, err
+	}
+	from = f.path
+	if from == "" {
+		from = builtIn
+	}
+	return from, f.current, f.problems, nil
+}
+
+// builtIn is how the counters are named that come with the program.
+const builtIn = "default-counters.csv (built in)"
+
 // openCounters reads the counters for the first time. A file that the operator
 // named must be readable and have a usable row; the default one may be missing,
 // and then the built-in counters are used.
@@ -40,7 +57,7 @@ func openCounters(cfg Config, log *slog.Logger) (*counterFile, error) {
 	name := f.path
 	if errors.Is(err, fs.ErrNotExist) && !cfg.CollectorsSet {
 		log.Info("using the built-in default counters", "because", f.path+" does not exist")
-		f.path, name = "", "default-counters.csv (built in)"
+		f.path, name = "", builtIn
 		data, err = etc.ReadFile("default-counters.csv")
 	}
 	if err != nil {

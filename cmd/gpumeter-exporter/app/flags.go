@@ -18,7 +18,9 @@ import (
 // dcgm-exporter's where the two have the same thing: names, aliases, environment variables, defaults.
 func Command(stdout, stderr io.Writer, run func(context.Context, Config) error) *cli.Command {
 	cfg := &Config{}
-	flags := append(cfg.compatibleFlags(), cfg.ownFlags()...)
+	flags, note := cfg.ReadingFlags()
+	flags = append(flags, cfg.servingFlags()...)
+	flags = append(flags, grantedFlags()...)
 	later := notYetFlags()
 	return &cli.Command{
 		Name:                  "gpumeter-exporter",
@@ -34,9 +36,7 @@ func Command(stdout, stderr io.Writer, run func(context.Context, Config) error) 
 			if cmd.NArg() > 0 {
 				return fmt.Errorf("%q is no flag; see --help", cmd.Args().First())
 			}
-			cfg.CollectorsSet = cmd.IsSet("collectors")
-			cfg.KubeletSet = cmd.IsSet("pod-resources-kubelet-socket")
-			cfg.SeedSet = cmd.IsSet("seed")
+			note(cmd)
 			cfg.NotYet = asked(cmd, later)
 			return run(ctx, *cfg)
 		},
@@ -55,7 +55,9 @@ func Defaults() Config {
 		KubeletSocket: kubelet.DefaultSocket, KubeletMaxAge: 5 * time.Minute,
 		Checkpoint: kubelet.DefaultCheckpoint,
 		GPUIDType:  "uid", HostnameLabel: "hostname", MIGPolicy: "blend",
-		Source: "auto", Scenario: "default", Speed: 1,
+		Source: "auto", DCGMLogLevel: "NONE",
+		Devices: "f", SwitchDevices: "f", CPUDevices: "f", XIDWindow: "300000", ClockWindow: "300000",
+		Scenario: "default", Speed: 1,
 		ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, LogFormat: "text",
 	}
 }
@@ -110,22 +112,83 @@ func split(name string) (string, []string) {
 	return parts[0], parts[1:]
 }
 
-// compatibleFlags are those that dcgm-exporter has too and that work here.
-func (c *Config) compatibleFlags() []cli.Flag {
+// note keeps what a flag's value alone does not tell: whether it was given.
+func (c *Config) note(cmd *cli.Command) {
+	c.CollectorsSet = cmd.IsSet("collectors")
+	c.KubeletSet = cmd.IsSet("pod-resources-kubelet-socket")
+	c.SeedSet = cmd.IsSet("seed")
+}
+
+// ReadingFlags are those that say what is read and where: counters, GPUs, kubelet. They are
+// the same for every program that reads a node. The function completes the Config once the
+// command line has been parsed.
+func (c *Config) ReadingFlags() ([]cli.Flag, func(*cli.Command)) {
+	flags := c.counterFlags()
+	flags = append(flags, c.sourceFlags()...)
+	return append(flags, c.podFlags()...), c.note
+}
+
+func (c *Config) counterFlags() []cli.Flag {
+	return []cli.Flag{
+		str(&c.Collectors, DefaultCollectors, "`FILE` with the counters to export, dcgm-exporter's CSV", "collectors,f", "DCGM_EXPORTER_COLLECTORS"),
+	}
+}
+
+// grammar is the selections', in dcgm-exporter's letters.
+const grammar = "f for everything, g for %s, i for %s, with numbers and ranges as in g:0,2-3, and both as in g:0-3+i"
+
+func (c *Config) sourceFlags() []cli.Flag {
 	d := Defaults()
 	return []cli.Flag{
-		str(&c.Collectors, d.Collectors, "`FILE` with the counters to export, dcgm-exporter's CSV", "collectors,f", "DCGM_EXPORTER_COLLECTORS"),
+		str(&c.Source, d.Source, "where GPUs are read: dcgm, nvml, sim (a pretend node), or auto, which takes a host engine that is named, else libdcgm, else NVML", "source", "GPUMETER_SOURCE"),
+		str(&c.HostEngine, "", "`ADDRESS` of a DCGM host engine: unix:///path, tcp://host:port, host:port, [v6]:port; without one an engine runs inside this process. "+
+			"Prefer that or a unix socket: over TCP each large reply of DCGM stalls for 40 ms", "remote-hostengine-info,r", "DCGM_REMOTE_HOSTENGINE_INFO"),
+		str(&c.DCGMLibrary, "", "`PATH` or soname of DCGM's library (default: libdcgm.so.4)", "dcgm-library", "GPUMETER_DCGM_LIBRARY"),
+		str(&c.NVMLLibrary, "", "`PATH` or soname of NVML's library (default: libnvidia-ml.so.1)", "nvml-library", "GPUMETER_NVML_LIBRARY"),
+		flag(&c.DCGMLog, "have the DCGM engine inside this process write its log to the standard output, from --dcgm-log-level on", "enable-dcgm-log", "DCGM_EXPORTER_ENABLE_DCGM_LOG"),
+		str(&c.DCGMLogLevel, d.DCGMLogLevel, strings.Join(dcgmLogLevels(), ", "), "dcgm-log-level", "DCGM_EXPORTER_DCGM_LOG_LEVEL"),
+		str(&c.Devices, d.Devices, "`SELECTION` of GPUs: "+fmt.Sprintf(grammar, "GPUs", "GPU instances (DCGM's entity ids)"), "devices,d", "DCGM_EXPORTER_DEVICES_STR"),
+		str(&c.SwitchDevices, d.SwitchDevices, "`SELECTION` of NvSwitches: "+fmt.Sprintf(grammar, "switches", "links"), "switch-devices,s", "DCGM_EXPORTER_OTHER_DEVICES_STR"),
+		str(&c.CPUDevices, d.CPUDevices, "`SELECTION` of CPUs: "+fmt.Sprintf(grammar, "CPUs", "cores"), "cpu-devices,p", "DCGM_EXPORTER_CPU_DEVICES_STR"),
+		str(&c.Scenario, d.Scenario, "with --source=sim: a shipped scenario's name or a `FILE`", "scenario", "GPUMETER_SCENARIO"),
+		&cli.FloatFlag{Name: "speed", Value: d.Speed, Usage: "with --source=sim: simulated seconds per second", Sources: fromEnv("GPUMETER_SPEED"), Destination: &c.Speed},
+		&cli.Uint64Flag{Name: "seed", Usage: "with --source=sim: instead of the scenario's own seed", Sources: fromEnv("GPUMETER_SEED"), Destination: &c.Seed},
+	}
+}
+
+func (c *Config) podFlags() []cli.Flag {
+	d := Defaults()
+	return []cli.Flag{
+		flag(&c.Kubernetes, "map GPUs to pods", "kubernetes,k", "DCGM_EXPORTER_KUBERNETES"),
+		str(&c.KubeletSocket, d.KubeletSocket, "the kubelet's PodResources `SOCKET`", "pod-resources-kubelet-socket", "DCGM_POD_RESOURCES_KUBELET_SOCKET"),
+		str(&c.Checkpoint, d.Checkpoint, "the kubelet's device checkpoint, read for pod UIDs; empty for none", "kubelet-checkpoint", "GPUMETER_KUBELET_CHECKPOINT"),
+		list(&c.ResourceNames, "further resource `NAMES` that are GPUs", "nvidia-resource-names", "NVIDIA_RESOURCE_NAMES"),
+		list(&c.ResourcePattern, "further resources that are GPUs, * matches anything, such as 'example.com/gpu-*'", "resource-pattern", "GPUMETER_RESOURCE_PATTERN"),
+		str(&c.MIGPolicy, d.MIGPolicy, "how MIG devices are weighed: blend, compute, memory, sm or table", "mig-policy", "GPUMETER_MIG_POLICY"),
+		list(&c.MIGWeights, "with --mig-policy=table: `PROFILE=FRACTION`, such as 1g.10gb=1/8", "mig-weight", "GPUMETER_MIG_WEIGHT"),
+		str(&c.NodeName, "", "the node's `NAME`", "node-name", "NODE_NAME"),
+	}
+}
+
+// servingFlags are those that concern the exporter alone.
+func (c *Config) servingFlags() []cli.Flag {
+	d := Defaults()
+	return []cli.Flag{
 		str(&c.Address, d.Address, "`ADDRESS` to listen on", "address,a", "DCGM_EXPORTER_LISTEN"),
 		str(&c.Interval, d.Interval, "`TIME` between samplings; a bare number is milliseconds", "collect-interval,c", "DCGM_EXPORTER_INTERVAL"),
-		flag(&c.Kubernetes, "map GPUs to pods", "kubernetes,k", "DCGM_EXPORTER_KUBERNETES"),
 		flag(&c.UseOldNamespace, "label names of dcgm-exporter 1.x (uuid, pod_name, ...)", "use-old-namespace,o", "DCGM_EXPORTER_USE_OLD_NAMESPACE"),
 		flag(&c.NoHostname, "leave the hostname label out", "no-hostname,n", "DCGM_EXPORTER_NO_HOSTNAME"),
 		flag(&c.EnablePodUID, "add the label pod_uid where the UID is known", "kubernetes-enable-pod-uid", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID"),
 		str(&c.GPUIDType, d.GPUIDType, "uid or device-name; accepted for compatibility, every id is recognised by its form", "kubernetes-gpu-id-type", "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE"),
-		str(&c.KubeletSocket, d.KubeletSocket, "the kubelet's PodResources `SOCKET`", "pod-resources-kubelet-socket", "DCGM_POD_RESOURCES_KUBELET_SOCKET"),
-		list(&c.ResourceNames, "further resource `NAMES` that are GPUs", "nvidia-resource-names", "NVIDIA_RESOURCE_NAMES"),
 		flag(&c.VirtualGPUs, "copy each series once per holder of a shared GPU, as dcgm-exporter does; sums over it over-count", "kubernetes-virtual-gpus", "KUBERNETES_VIRTUAL_GPUS"),
 		flag(&c.ReplaceBlanks, "dashes for blanks in modelName", "replace-blanks-in-model-name,rbmn", "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME"),
+		str(&c.XIDWindow, d.XIDWindow, "`TIME` that DCGM_EXP_XID_ERRORS_COUNT looks back; a bare number is milliseconds", "xid-count-window-size,x", "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE"),
+		str(&c.ClockWindow, d.ClockWindow, "`TIME` that DCGM_EXP_CLOCK_EVENTS_COUNT looks back; a bare number is milliseconds", "clock-events-count-window-size", "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE"),
+		flag(&c.DCGMRelease, "on SIGUSR1 let go of the GPU driver, for an upgrade of it, and take it up again on the next one", "dcgm-release", "GPUMETER_DCGM_RELEASE"),
+		span(&c.KubeletMaxAge, d.KubeletMaxAge, "how long the kubelet's last good answer stands in for a kubelet that does not answer", "kubelet-max-age", "GPUMETER_KUBELET_MAX_AGE"),
+		str(&c.HostnameLabel, d.HostnameLabel, "name of the host label: hostname, or Hostname as before dcgm-exporter 4.8.3", "hostname-label", "GPUMETER_HOSTNAME_LABEL"),
+		str(&c.PodName, "", "`NAME` of the exporter's own pod, by which a kubelet that has just started is told from one that lists everything; the host name by default", "pod-name", "POD_NAME"),
+		str(&c.PodNamespace, "", "`NAMESPACE` of the exporter's own pod; any by default", "pod-namespace", "POD_NAMESPACE"),
 		str(&c.WebConfigFile, "", "`FILE` with TLS and basic auth settings of the Prometheus exporter toolkit", "web-config-file", "DCGM_EXPORTER_WEB_CONFIG_FILE"),
 		flag(&c.WebSystemdSocket, "listen on the socket that systemd hands over", "web-systemd-socket", "DCGM_EXPORTER_SYSTEMD_SOCKET"),
 		span(&c.ReadTimeout, d.ReadTimeout, "`TIME` for reading a request, such as 10s", "web-read-timeout", "DCGM_EXPORTER_WEB_READ_TIMEOUT"),
@@ -136,71 +199,58 @@ func (c *Config) compatibleFlags() []cli.Flag {
 	}
 }
 
-// ownFlags are those that only gpumeter has.
-func (c *Config) ownFlags() []cli.Flag {
-	d := Defaults()
-	return []cli.Flag{
-		str(&c.Source, d.Source, "where GPUs are read: auto or sim", "source", "GPUMETER_SOURCE"),
-		str(&c.Scenario, d.Scenario, "with --source=sim: a shipped scenario's name or a `FILE`", "scenario", "GPUMETER_SCENARIO"),
-		&cli.FloatFlag{Name: "speed", Value: d.Speed, Usage: "with --source=sim: simulated seconds per second", Sources: fromEnv("GPUMETER_SPEED"), Destination: &c.Speed},
-		&cli.Uint64Flag{Name: "seed", Usage: "with --source=sim: instead of the scenario's own seed", Sources: fromEnv("GPUMETER_SEED"), Destination: &c.Seed},
-		list(&c.ResourcePattern, "further resources that are GPUs, * matches anything, such as 'example.com/gpu-*'", "resource-pattern", "GPUMETER_RESOURCE_PATTERN"),
-		str(&c.MIGPolicy, d.MIGPolicy, "how MIG devices are weighed: blend, compute, memory, sm or table", "mig-policy", "GPUMETER_MIG_POLICY"),
-		list(&c.MIGWeights, "with --mig-policy=table: `PROFILE=FRACTION`, such as 1g.10gb=1/8", "mig-weight", "GPUMETER_MIG_WEIGHT"),
-		span(&c.KubeletMaxAge, d.KubeletMaxAge, "how long the kubelet's last good answer stands in for a kubelet that does not answer", "kubelet-max-age", "GPUMETER_KUBELET_MAX_AGE"),
-		str(&c.Checkpoint, d.Checkpoint, "the kubelet's device checkpoint, read for pod UIDs; empty for none", "kubelet-checkpoint", "GPUMETER_KUBELET_CHECKPOINT"),
-		str(&c.HostnameLabel, d.HostnameLabel, "name of the host label: hostname, or Hostname as before dcgm-exporter 4.8.3", "hostname-label", "GPUMETER_HOSTNAME_LABEL"),
-		str(&c.NodeName, "", "the node's `NAME`", "node-name", "NODE_NAME"),
-		str(&c.PodName, "", "`NAME` of the exporter's own pod, by which a kubelet that has just started is told from one that lists everything; the host name by default", "pod-name", "POD_NAME"),
-		str(&c.PodNamespace, "", "`NAMESPACE` of the exporter's own pod; any by default", "pod-namespace", "POD_NAMESPACE"),
-	}
+// acceptedFlags are dcgm-exporter's that are taken and not read; usage says why.
+type acceptedFlags struct {
+	flags           []cli.Flag
+	usage, category string
+}
+
+func (a *acceptedFlags) text(name, env, value string) {
+	n, aliases := split(name)
+	a.flags = append(a.flags, &cli.StringFlag{
+		Name: n, Aliases: aliases, Value: value, Usage: a.usage, Sources: fromEnv(env), Category: a.category,
+	})
+}
+
+func (a *acceptedFlags) boolean(name, env string, value bool) {
+	n, aliases := split(name)
+	a.flags = append(a.flags, &cli.BoolFlag{
+		Name: n, Aliases: aliases, Value: value, Usage: a.usage, Sources: fromEnv(env), Category: a.category,
+	})
+}
+
+// grantedFlags are dcgm-exporter's that ask for what is always so here.
+func grantedFlags() []cli.Flag {
+	a := acceptedFlags{category: "accepted, and always so"}
+	a.usage = "dcgm-exporter's; the inventory is looked at on every tick"
+	a.boolean("enable-gpu-bind-unbind-watch", "DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH", false)
+	a.text("gpu-bind-unbind-poll-interval", "DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL", "1s")
+	a.usage = "dcgm-exporter's; a scrape only reads, and any number may come at once"
+	a.text("max-concurrent-scrapes", "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES", "")
+	a.usage = "dcgm-exporter's; the exporter's own metrics are always on the page"
+	a.boolean("enable-exporter-metrics", "DCGM_EXPORTER_ENABLE_EXPORTER_METRICS", false)
+	return a.flags
 }
 
 // notYetFlags are dcgm-exporter's that have no effect yet. They are accepted, so that an installation's arguments go on working, and
 // answered with a warning each, so that nobody believes in them.
 func notYetFlags() []cli.Flag {
-	var flags []cli.Flag
-	hidden := func(name, env, value string) {
-		n, aliases := split(name)
-		flags = append(flags, &cli.StringFlag{
-			Name: n, Aliases: aliases, Value: value, Usage: "dcgm-exporter's; no effect yet",
-			Sources: fromEnv(env), Category: "accepted, without effect yet",
-		})
-	}
-	boolean := func(name, env string, value bool) {
-		n, aliases := split(name)
-		flags = append(flags, &cli.BoolFlag{
-			Name: n, Aliases: aliases, Value: value, Usage: "dcgm-exporter's; no effect yet",
-			Sources: fromEnv(env), Category: "accepted, without effect yet",
-		})
-	}
-	hidden("devices,d", "DCGM_EXPORTER_DEVICES_STR", "f")
-	hidden("switch-devices,s", "DCGM_EXPORTER_OTHER_DEVICES_STR", "f")
-	hidden("cpu-devices,p", "DCGM_EXPORTER_CPU_DEVICES_STR", "f")
-	hidden("configmap-data,m", "DCGM_EXPORTER_CONFIGMAP_DATA", "none")
-	hidden("config-file", "DCGM_EXPORTER_CONFIG_FILE", "")
-	hidden("remote-hostengine-info,r", "DCGM_REMOTE_HOSTENGINE_INFO", "")
-	boolean("kubernetes-enable-pod-labels", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", false)
-	hidden("kubernetes-pod-label-allowlist-regex", "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX", "")
-	boolean("kubernetes-enable-dra", "KUBERNETES_ENABLE_DRA", false)
-	boolean("fake-gpus", "DCGM_EXPORTER_USE_FAKE_GPUS", false)
-	hidden("xid-count-window-size,x", "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", "300000")
-	hidden("clock-events-count-window-size", "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE", "300000")
-	boolean("enable-dcgm-log", "DCGM_EXPORTER_ENABLE_DCGM_LOG", false)
-	hidden("dcgm-log-level", "DCGM_EXPORTER_DCGM_LOG_LEVEL", "NONE")
-	hidden("hpc-job-mapping-dir", "DCGM_HPC_JOB_MAPPING_DIR", "")
-	boolean("dump-enabled", "DCGM_EXPORTER_DUMP_ENABLED", false)
-	hidden("dump-directory", "DCGM_EXPORTER_DUMP_DIRECTORY", "/tmp/dcgm-exporter-debug")
-	hidden("dump-retention", "DCGM_EXPORTER_DUMP_RETENTION", "24")
-	boolean("dump-compression", "DCGM_EXPORTER_DUMP_COMPRESSION", true)
-	boolean("disable-startup-validate", "DISABLE_STARTUP_VALIDATE", false)
-	boolean("enable-gpu-bind-unbind-watch", "DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH", false)
-	hidden("gpu-bind-unbind-poll-interval", "DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL", "1s")
-	hidden("max-concurrent-scrapes", "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES", "")
-	boolean("enable-exporter-metrics", "DCGM_EXPORTER_ENABLE_EXPORTER_METRICS", false)
-	hidden("container-labels", "DCGM_EXPORTER_CONTAINER_LABELS", "")
-	hidden("container-runtime-socket", "DCGM_EXPORTER_CONTAINER_RUNTIME_SOCKET", "")
-	return flags
+	a := acceptedFlags{usage: "dcgm-exporter's; no effect yet", category: "accepted, without effect yet"}
+	a.text("configmap-data,m", "DCGM_EXPORTER_CONFIGMAP_DATA", "none")
+	a.text("config-file", "DCGM_EXPORTER_CONFIG_FILE", "")
+	a.boolean("kubernetes-enable-pod-labels", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", false)
+	a.text("kubernetes-pod-label-allowlist-regex", "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX", "")
+	a.boolean("kubernetes-enable-dra", "KUBERNETES_ENABLE_DRA", false)
+	a.boolean("fake-gpus", "DCGM_EXPORTER_USE_FAKE_GPUS", false)
+	a.text("hpc-job-mapping-dir", "DCGM_HPC_JOB_MAPPING_DIR", "")
+	a.boolean("dump-enabled", "DCGM_EXPORTER_DUMP_ENABLED", false)
+	a.text("dump-directory", "DCGM_EXPORTER_DUMP_DIRECTORY", "/tmp/dcgm-exporter-debug")
+	a.text("dump-retention", "DCGM_EXPORTER_DUMP_RETENTION", "24")
+	a.boolean("dump-compression", "DCGM_EXPORTER_DUMP_COMPRESSION", true)
+	a.boolean("disable-startup-validate", "DISABLE_STARTUP_VALIDATE", false)
+	a.text("container-labels", "DCGM_EXPORTER_CONTAINER_LABELS", "")
+	a.text("container-runtime-socket", "DCGM_EXPORTER_CONTAINER_RUNTIME_SOCKET", "")
+	return a.flags
 }
 
 // asked are the not-yet flags that were given a value other than their default.

@@ -15,7 +15,8 @@ const (
 	EventECCSingleBit
 	EventECCDoubleBit
 	// EventRecoveryAction: the driver changed its mind about what the GPU needs; Code is
-	// the action (0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset).
+	// NVML's number of the action (0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset;
+	// later drivers know more).
 	EventRecoveryAction
 )
 

@@ -4,6 +4,8 @@ package nvml
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -34,6 +36,40 @@ func BenchmarkRead(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
+		})
+	}
+}
+
+// A call takes the driver some microseconds, and more while others call. So many a tick makes
+// for one GPU, and for one with seven instances.
+func TestATickAsksAGPUFewTimes(t *testing.T) {
+	for instances, most := range map[uint32]int{0: 24, 7: 24 + 7*8} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMachine(modelH100())
+			var seats []seat
+			for start := range instances {
+				seats = append(seats, seat{rank: nvml.GPU_INSTANCE_PROFILE_1_SLICE, start: start})
+			}
+			if instances > 0 {
+				m.change(0, func(b *board) { b.partition(seats...) })
+			}
+			m.boards = m.boards[:1]
+			s := m.source(t, Config{})
+			for range 3 {
+				read(t, s, defaultCounters()...)
+				time.Sleep(time.Second)
+			}
+			m.change(0, func(b *board) { clear(b.calls); m.requests = 0 })
+			read(t, s, defaultCounters()...)
+			m.change(0, func(b *board) {
+				n := m.requests
+				for _, calls := range b.calls {
+					n += calls
+				}
+				if n > most {
+					t.Errorf("%d calls with %d instances, want no more than %d: %v", n, instances, most, b.calls)
+				}
+			})
 		})
 	}
 }

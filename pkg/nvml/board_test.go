@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -30,7 +31,9 @@ type board struct {
 	// refused is what single functions return.
 	refused map[string]nvml.Return
 	fields  map[uint32]fieldOf
-	gpm     map[nvml.GpmMetricId]float64
+	// untouched are field values that the driver leaves as it gets them.
+	untouched []uint32
+	gpm       map[nvml.GpmMetricId]float64
 	// strictGPM refuses a whole request for a metric that this driver does not know.
 	strictGPM bool
 
@@ -40,13 +43,17 @@ type board struct {
 	partitions int
 	sameUUIDs  bool
 
-	events    uint64
-	sets      []*eventSet
-	usedMiB   uint64
-	processes []nvml.ProcessInfo
-	samples   []nvml.ProcessUtilizationSample
-	action    uint64
-	calls     map[string]int
+	events uint64
+	// refusedEvents cannot be registered for, though the driver says to have them.
+	refusedEvents uint64
+	refusal       nvml.Return
+	sets          []*eventSet
+	usedMiB       uint64
+	processes     []nvml.ProcessInfo
+	samples       []nvml.ProcessUtilizationSample
+	action        uint64
+	licence       nvml.GridLicensableFeatures
+	calls         map[string]int
 }
 
 // watts is the power that the board draws.
@@ -119,6 +126,23 @@ func (b *board) GetMemoryInfo_v2() (nvml.Memory_v2, nvml.Return) {
 	})
 }
 
+func (b *board) GetEccMode() (nvml.EnableState, nvml.EnableState, nvml.Return) {
+	now, ret := told(b, "nvmlDeviceGetEccMode", nvml.FEATURE_ENABLED)
+	return now, nvml.FEATURE_DISABLED, ret
+}
+
+func (b *board) GetRetiredPages(cause nvml.PageRetirementCause) ([]uint64, nvml.Return) {
+	return told(b, "nvmlDeviceGetRetiredPages", make([]uint64, 21+cause))
+}
+
+func (b *board) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
+	return told(b, "nvmlDeviceGetComputeMode", nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
+}
+
+func (b *board) GetApplicationsClock(t nvml.ClockType) (uint32, nvml.Return) {
+	return told(b, "nvmlDeviceGetApplicationsClock", 3000+uint32(t))
+}
+
 func (b *board) GetBAR1MemoryInfo() (nvml.BAR1Memory, nvml.Return) {
 	return told(b, "nvmlDeviceGetBAR1MemoryInfo", nvml.BAR1Memory{Bar1Total: 128 << 30, Bar1Free: 127 << 30, Bar1Used: 1 << 30})
 }
@@ -183,7 +207,7 @@ func (b *board) GetPcieReplayCounter() (int, nvml.Return) {
 }
 
 func (b *board) GetGridLicensableFeatures() (nvml.GridLicensableFeatures, nvml.Return) {
-	return told(b, "nvmlDeviceGetGridLicensableFeatures", nvml.GridLicensableFeatures{})
+	return told(b, "nvmlDeviceGetGridLicensableFeatures", b.licence)
 }
 
 func (b *board) GetMemoryErrorCounter(nvml.MemoryErrorType, nvml.EccCounterType, nvml.MemoryLocation) (uint64, nvml.Return) {
@@ -215,6 +239,9 @@ func (b *board) RegisterEvents(types uint64, set nvml.EventSet) nvml.Return {
 	s := set.(*eventSet)
 	if types&^b.events != 0 || s.freed || s.of != nil {
 		return nvml.ERROR_INVALID_ARGUMENT
+	}
+	if types&b.refusedEvents != 0 {
+		return b.refusal
 	}
 	s.of, s.types = b, types
 	b.sets = append(b.sets, s)
@@ -257,6 +284,9 @@ func (b *board) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	defer b.m.mu.Unlock()
 	for i := range values {
 		v := &values[i]
+		if slices.Contains(b.untouched, v.FieldId) {
+			continue
+		}
 		v.Timestamp, v.NvmlReturn = time.Now().UnixMicro(), uint32(nvml.ERROR_NOT_SUPPORTED)
 		if of := b.fields[v.FieldId]; of != nil {
 			kind, bits, ret := of(b, v.ScopeId)
@@ -305,10 +335,10 @@ func (b *board) wire() {
 	b.fields[nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX] = traffic(3000)
 	for id, n := range map[uint32]uint64{
 		nvml.FI_DEV_REMAPPED_COR: 11, nvml.FI_DEV_REMAPPED_UNC: 12, nvml.FI_DEV_REMAPPED_PENDING: 0, nvml.FI_DEV_REMAPPED_FAILURE: 1,
-		nvml.FI_DEV_RETIRED_SBE: 21, nvml.FI_DEV_RETIRED_DBE: 22, nvml.FI_DEV_RETIRED_PENDING: 0,
+		nvml.FI_DEV_RETIRED_DBE: 22, nvml.FI_DEV_RETIRED_PENDING: 0,
 		nvml.FI_DEV_ECC_SBE_VOL_TOTAL: 31, nvml.FI_DEV_ECC_DBE_VOL_TOTAL: 32, nvml.FI_DEV_ECC_SBE_AGG_TOTAL: 33, nvml.FI_DEV_ECC_DBE_AGG_TOTAL: 34,
-		nvml.FI_DEV_ECC_CURRENT: 1, nvml.FI_DEV_PERF_POLICY_POWER: 1_000_000_000, nvml.FI_DEV_PERF_POLICY_THERMAL: 2_000_000_000,
-		nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L0: 41, nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL: 42, nvml.FI_DEV_POWER_INSTANT: 250_250,
+		nvml.FI_DEV_PERF_POLICY_POWER: 1_000_000_000, nvml.FI_DEV_PERF_POLICY_THERMAL: 2_000_000_000,
+		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL: 42, nvml.FI_DEV_POWER_INSTANT: 250_250,
 	} {
 		b.fields[id] = counter(n)
 	}
@@ -317,5 +347,6 @@ func (b *board) wire() {
 		nvml.GPM_METRIC_ANY_TENSOR_UTIL: 60, nvml.GPM_METRIC_DRAM_BW_UTIL: 50, nvml.GPM_METRIC_FP64_UTIL: 1,
 		nvml.GPM_METRIC_FP32_UTIL: 20, nvml.GPM_METRIC_FP16_UTIL: 2, nvml.GPM_METRIC_PCIE_TX_PER_SEC: 1.5,
 		nvml.GPM_METRIC_PCIE_RX_PER_SEC: 2.5, nvml.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC: 1024, nvml.GPM_METRIC_NVDEC_0_UTIL: 12,
+		nvml.GPM_METRIC_NVLINK_L0_TX_PER_SEC + 4: 3, nvml.GPM_METRIC_NVLINK_L0_RX_PER_SEC + 34: 5,
 	})
 }

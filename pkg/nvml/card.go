@@ -175,7 +175,8 @@ func (c *card) answer(q question) answer {
 	switch {
 	case c.gone != nvml.SUCCESS:
 		a.gone = c.gone
-	case c.lost:
+	case c.lost, !a.fresh && c.device.Lost:
+		// A driver that was loaded anew does not know why it cannot reach a GPU that it had lost.
 		c.device.Lost = true
 		a.troubles = []gpu.Trouble{c.trouble(gpu.ReasonLost, "the driver can no longer reach it: it has fallen off the bus; "+
 			"see dmesg for XID 79, then reset or reboot")}

@@ -16,6 +16,8 @@ import (
 // GPU in it returns nothing but that, and is heard on the GPU's lane, since waiting can hang.
 type eventSource struct {
 	set nvml.EventSet
+	// types are those that it is registered for.
+	types uint64
 	// deaf says that the GPU has no events, so that it need not be asked again.
 	deaf bool
 	// action is what the GPU needed when last asked. actionSettled says that asking again is
@@ -23,7 +25,7 @@ type eventSource struct {
 	action        int64
 	actionKnown   bool
 	actionSettled bool
-	// lastXID is the code of the last XID.
+	// lastXID is the code of the last XID, 0 where there was none since the GPU is heard.
 	lastXID gpu.Value
 }
 
@@ -52,7 +54,12 @@ func (c *card) listen() []gpu.Trouble {
 	ret := c.register()
 	c.note(ret)
 	switch {
-	case ret == nvml.SUCCESS, c.lost:
+	case ret == nvml.SUCCESS:
+		if c.events.types&nvml.EventTypeXidCriticalError != 0 && !c.events.lastXID.Present() {
+			c.events.lastXID = gpu.Int(0)
+		}
+		return nil
+	case c.lost:
 		return nil
 	case reasonOf(ret) == gpu.ReasonNotSupported:
 		c.events.deaf = true
@@ -61,6 +68,8 @@ func (c *card) listen() []gpu.Trouble {
 	return []gpu.Trouble{c.trouble(reasonOf(ret), "its XIDs are not heard: registering for its events failed: "+returned(ret).Error())}
 }
 
+// register has the driver record events: all that the GPU says to have, else XIDs alone. One
+// kind that is refused, such as memory errors while ECC is off, refuses the others with it.
 func (c *card) register() nvml.Return {
 	types, ret := c.handle.GetSupportedEventTypes()
 	if ret != nvml.SUCCESS {
@@ -69,6 +78,16 @@ func (c *card) register() nvml.Return {
 	if types &= eventTypes; types == 0 {
 		return nvml.ERROR_NOT_SUPPORTED
 	}
+	ret = c.registerFor(types)
+	c.note(ret)
+	if xids := types & nvml.EventTypeXidCriticalError; ret != nvml.SUCCESS && xids != 0 && xids != types && !c.lost && c.gone == nvml.SUCCESS {
+		c.log.Debug("a GPU's driver refuses events; listening for XIDs alone", "gpu", c.device.UUID, "types", types, "error", returned(ret))
+		ret = c.registerFor(xids)
+	}
+	return ret
+}
+
+func (c *card) registerFor(types uint64) nvml.Return {
 	set, ret := c.lib.EventSetCreate()
 	if ret != nvml.SUCCESS {
 		return ret
@@ -78,7 +97,8 @@ func (c *card) register() nvml.Return {
 		_ = set.Free()
 		return ret
 	}
-	c.events.set, c.events.actionSettled = set, types&nvml.EventTypeGpuRecoveryAction != 0
+	c.events.set, c.events.types = set, types
+	c.events.actionSettled = types&nvml.EventTypeGpuRecoveryAction != 0
 	return nvml.SUCCESS
 }
 
@@ -87,7 +107,7 @@ func (c *card) endEvents() {
 	if c.events.set != nil {
 		_ = c.events.set.Free()
 	}
-	c.events.set, c.events.deaf, c.events.actionSettled = nil, false, false
+	c.events.set, c.events.types, c.events.deaf, c.events.actionSettled = nil, 0, false, false
 }
 
 // mostHeard bounds what is taken from a set at once: an ECC storm has thousands a second.
@@ -122,6 +142,10 @@ func (c *card) happened(data nvml.EventData) {
 	e := gpu.Event{
 		Time: time.Now(), GPU: c.device.UUID, Code: int(data.EventData),
 		GPUInstance: instanceID(data.GpuInstanceId), ComputeInstance: instanceID(data.ComputeInstanceId),
+	}
+	if !c.device.MIGEnabled {
+		// Older forms of the call leave the ids as they are.
+		e.GPUInstance, e.ComputeInstance = gpu.NoInstance, gpu.NoInstance
 	}
 	switch data.EventType {
 	case nvml.EventTypeXidCriticalError:
@@ -190,11 +214,12 @@ func (c *card) recoveryAction() (int64, nvml.Return) {
 	return action, nvml.SUCCESS
 }
 
-// xidQuery answers the last XID, blank until there is one.
+// xidQuery answers the last XID. Alerts are written for the 0 that DCGM before 4.5 and
+// dcgm-exporter with it had for none.
 func xidQuery() *query {
 	return &query{fields: []gpu.FieldID{gpu.FieldXID}, needs: eventFunctions(), read: func(p *probe) {
 		last := p.events.lastXID
-		if !last.Present() && p.events.deaf {
+		if !last.Present() && (p.events.deaf || p.events.set != nil) {
 			last = gpu.Absent(gpu.ReasonNotSupported)
 		}
 		p.put(gpu.FieldXID, last)

@@ -45,7 +45,7 @@ func TestMemoryErrorsAndXIDsAreEventsOfTheirGPU(t *testing.T) {
 			t.Errorf("%+v is told %d times among %+v", want, got[want], r.Events)
 		}
 	}
-	if len(r.Events) != 3 || show(valueOf(t, r, 1, 230)) != "94" || show(valueOf(t, r, 0, 230)) != "blank" {
+	if len(r.Events) != 3 || show(valueOf(t, r, 1, 230)) != "94" || show(valueOf(t, r, 0, 230)) != "0" {
 		t.Errorf("%d events; the last XIDs are %s and %s", len(r.Events), show(valueOf(t, r, 1, 230)), show(valueOf(t, r, 0, 230)))
 	}
 }
@@ -117,6 +117,56 @@ func TestAGPUWithoutEventsIsNoTrouble(t *testing.T) {
 			t.Errorf("it was asked for its events %d times", n)
 		}
 	})
+}
+
+// One kind of event that is refused, as memory errors are while ECC is off, must not cost the XIDs.
+func TestXIDsAreHeardWhereOtherEventsAreRefused(t *testing.T) {
+	for _, ret := range []nvml.Return{nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_UNKNOWN} {
+		m := newMachine(modelA100())
+		m.change(0, func(b *board) {
+			b.refusedEvents, b.refusal = nvml.EventTypeSingleBitEccError|nvml.EventTypeDoubleBitEccError, ret
+		})
+		s := m.source(t, Config{})
+		read(t, s, 230)
+		m.xid(0, gpu.NoInstance, 31)
+		r := read(t, s, 230)
+		if len(r.Events) != 1 || len(r.Troubles) != 0 || show(valueOf(t, r, 0, 230)) != "31" {
+			t.Errorf("%v: %+v, %+v", returned(ret), r.Events, r.Troubles)
+		}
+		if sets, _ := m.leaks(); sets != 8 {
+			t.Errorf("%d event sets for 8 GPUs", sets)
+		}
+	}
+}
+
+// A 0 would say that there was no XID, where nobody would hear of one.
+func TestAGPUWithoutXIDsHasNoLastOne(t *testing.T) {
+	m := newMachine(modelA100())
+	m.change(0, func(b *board) { b.events = nvml.EventTypeSingleBitEccError })
+	r := read(t, m.source(t, Config{}), 230)
+	if none, some := valueOf(t, r, 0, 230), valueOf(t, r, 1, 230); none.Reason() != gpu.ReasonNotSupported || show(some) != "0" {
+		t.Errorf("they are %s and %s", show(none), show(some))
+	}
+}
+
+// What older drivers leave unset reads as instance 0.
+func TestAnEventOfACardWithoutMIGIsTheCards(t *testing.T) {
+	m := newMachine(modelA100())
+	mixed(m, 1)
+	s := m.source(t, Config{})
+	read(t, s, 155)
+	for i := range 2 {
+		m.happen(i, nvml.EventData{EventType: nvml.EventTypeXidCriticalError, EventData: 31})
+	}
+	for _, e := range read(t, s, 155).Events {
+		want := gpu.NoInstance
+		if e.GPU == gpu.UUID(m.boards[1].uuid) {
+			want = 0
+		}
+		if e.GPUInstance != want || e.ComputeInstance != want {
+			t.Errorf("%+v, want instance %d", e, want)
+		}
+	}
 }
 
 func TestAGPUWhoseXIDsAreNotHeardIsInTrouble(t *testing.T) {

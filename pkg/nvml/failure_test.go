@@ -160,6 +160,24 @@ func TestALostGPUKeepsItsMIGDevices(t *testing.T) {
 	}
 }
 
+// A driver that was loaded anew does not know that it lost a GPU: it just cannot reach it.
+func TestALostGPUIsLostUntilItIsReached(t *testing.T) {
+	m := newMachine(modelH100())
+	s := m.source(t, Config{})
+	read(t, s, 155)
+	m.change(3, func(b *board) { b.lost = true })
+	read(t, s, 155)
+	m.change(3, func(b *board) { b.lost, b.refused["nvmlDeviceGetHandleByIndex"] = false, nvml.ERROR_UNKNOWN })
+	r := read(t, s, 155)
+	if !r.Devices[3].Lost || valueOf(t, r, 3, 155).Reason() != gpu.ReasonLost || len(r.Troubles) != 1 || r.Troubles[0].Reason != gpu.ReasonLost {
+		t.Errorf("%+v has %s; %+v", r.Devices[3], show(valueOf(t, r, 3, 155)), r.Troubles)
+	}
+	m.change(3, func(b *board) { clear(b.refused) })
+	if r := read(t, s, 155); r.Devices[3].Lost || !valueOf(t, r, 3, 155).Present() || len(r.Troubles) != 0 {
+		t.Errorf("it is back: %+v; %+v", r.Devices[3], r.Troubles)
+	}
+}
+
 // A driver that was loaded anew lists what it has under new indices.
 func TestACardThatIsTakenAwayLeavesAndALostOneStays(t *testing.T) {
 	m := newMachine(modelH100())

@@ -42,8 +42,6 @@ func fieldValues() []fieldValue {
 			return watts(binary.LittleEndian.Uint32(v.Value[:]))
 		}},
 		{fieldRecoveryAction, nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0, decoded},
-		// Whether ECC is on, and will be after the next reset.
-		{300, nvml.FI_DEV_ECC_CURRENT, 0, decoded}, {301, nvml.FI_DEV_ECC_PENDING, 0, decoded},
 		{285, nvml.FI_DEV_C2C_LINK_COUNT, 0, decoded},
 		{286, nvml.FI_DEV_C2C_LINK_GET_STATUS, 0, decoded},
 		{287, nvml.FI_DEV_C2C_LINK_GET_MAX_BW, 0, decoded},
@@ -65,28 +63,18 @@ func fieldValues() []fieldValue {
 	}
 	// Since the driver was loaded, then in the life of the board: single-bit, double-bit.
 	series(310, 0, nvml.FI_DEV_ECC_SBE_VOL_TOTAL, nvml.FI_DEV_ECC_DBE_AGG_TOTAL)
-	series(390, 0, nvml.FI_DEV_RETIRED_SBE, nvml.FI_DEV_RETIRED_PENDING)
+	series(391, 0, nvml.FI_DEV_RETIRED_DBE, nvml.FI_DEV_RETIRED_PENDING)
 	run(393, 0, nvml.FI_DEV_REMAPPED_UNC, nvml.FI_DEV_REMAPPED_COR, nvml.FI_DEV_REMAPPED_FAILURE, nvml.FI_DEV_REMAPPED_PENDING)
 	// Time in which clocks were held down, in ns.
 	series(240, 0, nvml.FI_DEV_PERF_POLICY_POWER, nvml.FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS)
 	run(1420, 0, nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, nvml.FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST,
 		nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
 		nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN)
-	// NVLink errors: links 0 to 5, links 6 to 11, and over all links.
-	for _, kind := range []struct{ low, high, total, nvmlLow, nvmlHigh, nvmlTotal uint32 }{
-		{400, 451, 409,
-			nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L6, nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL},
-		{410, 457, 419,
-			nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L6, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL},
-		{420, 463, 429,
-			nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L6, nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL},
-		{430, 469, 439,
-			nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L6, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL},
-	} {
-		series(gpu.FieldID(kind.low), 0, kind.nvmlLow, kind.nvmlLow+5)
-		series(gpu.FieldID(kind.high), 0, kind.nvmlHigh, kind.nvmlHigh+5)
-		run(gpu.FieldID(kind.total), 0, kind.nvmlTotal)
-	}
+	// NVLink errors over all links; those of single links are in nvlinkQueries.
+	run(409, 0, nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL)
+	run(419, 0, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL)
+	run(429, 0, nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL)
+	run(439, 0, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)
 	// NVLink 5, summed over all links.
 	series(1200, allLinks, nvml.FI_DEV_NVLINK_COUNT_XMIT_PACKETS, nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES)
 	series(1204, allLinks, nvml.FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS, nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS)
@@ -131,15 +119,28 @@ func fieldValueQuery() *query {
 
 // fieldReturn is what became of one field of a call that returned ret.
 func fieldReturn(ret nvml.Return, v *nvml.FieldValue) nvml.Return {
-	if ret != nvml.SUCCESS {
-		return ret
-	}
-	if own := nvml.Return(int32(v.NvmlReturn)); own != nvml.ERROR_INVALID_ARGUMENT {
+	switch own := nvml.Return(int32(v.NvmlReturn)); {
+	case own == nvml.ERROR_INVALID_ARGUMENT:
+		// A number that this driver does not know yet.
+		return nvml.ERROR_NOT_SUPPORTED
+	case own != nvml.SUCCESS:
 		return own
+	case ret != nvml.SUCCESS:
+		return ret
+	case untouched(v):
+		return nvml.ERROR_NOT_SUPPORTED
 	}
-	// A number that this driver does not know yet.
-	return nvml.ERROR_NOT_SUPPORTED
+	return nvml.SUCCESS
 }
+
+// untouched reports whether the driver left a value as it got it. With ECC off drivers do so
+// with what ECC counts, and say that it went well.
+func untouched(v *nvml.FieldValue) bool {
+	return v.Timestamp == 0 && v.LatencyUsec == 0 && v.ValueType == 0 && v.Value == [8]byte{}
+}
+
+// normal is the least bits of a real number that is not next to 0.
+const normal = 1 << 52
 
 // decoded is a field's value by the type that NVML says it has.
 func decoded(v *nvml.FieldValue) gpu.Value {
@@ -156,6 +157,10 @@ func decoded(v *nvml.FieldValue) gpu.Value {
 	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
 		return number(binary.LittleEndian.Uint16(v.Value[:]))
 	case nvml.VALUE_TYPE_DOUBLE:
+		if all < normal {
+			// The type of an error count is not set, and 0 means a real number.
+			return number(all)
+		}
 		f := math.Float64frombits(all)
 		if f != math.Trunc(f) || math.Abs(f) > 1<<53 {
 			return gpu.Absent(gpu.ReasonImplausible)

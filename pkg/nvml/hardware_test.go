@@ -5,7 +5,9 @@ package nvml
 import (
 	"cmp"
 	"context"
+	"encoding/xml"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -49,6 +51,11 @@ func likeSMIs() (moving, standing []likeSMI) {
 			{fieldDriverVersion, "driver_version", 0, 0}, {fieldSerial, "serial", 0, 0}, {fieldVBIOSVersion, "vbios_version", 0, 0},
 			{fieldInforomImage, "inforom.img", 0, 0}, {gpu.FieldName, "name", 0, 0}, {fieldPCIBusID, "pci.bus_id", 0, 0},
 			{fieldEncUtil, "utilization.encoder", 20, 0}, {fieldDecUtil, "utilization.decoder", 20, 0},
+			{fieldAppSMClock, "clocks.applications.graphics", 0, 0}, {fieldAppMemClock, "clocks.applications.memory", 0, 0},
+			{fieldPowerLimit, "power.limit", 0.01, 0}, {fieldPowerLimitDefault, "power.default_limit", 0.01, 0},
+			{fieldPowerLimitMin, "power.min_limit", 0.01, 0}, {fieldPowerLimitMax, "power.max_limit", 0.01, 0},
+			{157, "power.draw.instant", 30, 0.3}, {fieldFanSpeed, "fan.speed", 5, 0}, {fieldPState, "pstate", 0, 0},
+			{gpu.FieldClockReasons, "clocks_event_reasons.active", 0, 0},
 		}
 }
 
@@ -105,7 +112,8 @@ func TestAgainstRealGPUs(t *testing.T) {
 	for _, l := range moving {
 		words = append(words, l.word)
 	}
-	theirs := smi(t, words...)
+	theirs := make(map[string]map[string]string)
+	maps.Copy(theirs, smi(t, words...))
 	after := look()
 	for _, l := range standing {
 		for uuid, of := range smi(t, l.word) {
@@ -118,6 +126,15 @@ func TestAgainstRealGPUs(t *testing.T) {
 	for _, line := range s.Facts() {
 		t.Log(line)
 	}
+	for _, trouble := range after.Troubles {
+		t.Errorf("trouble: %+v", trouble)
+	}
+	const times = 20
+	began := time.Now()
+	for range times {
+		look()
+	}
+	t.Logf("a reading of %d fields takes %v", len(fields), time.Since(began)/times)
 	for i, sample := range after.Samples {
 		if sample.Entity.Kind != gpu.KindGPU {
 			continue
@@ -140,13 +157,15 @@ func compare(t *testing.T, l likeSMI, before, after gpu.Value, theirs string) {
 	verdict := "same"
 	a, isNumber := before.AsFloat()
 	b, _ := after.AsFloat()
-	their, err := strconv.ParseFloat(theirs, 64)
+	their, err := asNumber(theirs)
 	switch text, isText := after.AsText(); {
 	case absent && !after.Present():
 		verdict = "absent in both"
 	case absent != !after.Present():
 		verdict = "DIFFERS"
 	case isText && !strings.EqualFold(text, theirs):
+		verdict = "DIFFERS"
+	case isNumber && err != nil && !absent:
 		verdict = "DIFFERS"
 	case isNumber && err == nil:
 		room := math.Max(l.absolute, l.relative*math.Abs(their))
@@ -162,9 +181,72 @@ func compare(t *testing.T, l likeSMI, before, after gpu.Value, theirs string) {
 	t.Log(line)
 }
 
-// compareMIG holds the MIG devices against nvidia-smi -L.
+// asNumber is a number as nvidia-smi writes it: "0x0000000000000001" and "P0" are some.
+func asNumber(text string) (float64, error) {
+	if hex, ok := strings.CutPrefix(text, "0x"); ok {
+		n, err := strconv.ParseUint(hex, 16, 64)
+		return float64(n), err
+	}
+	return strconv.ParseFloat(strings.TrimPrefix(text, "P"), 64)
+}
+
+// smiMemory is the part of nvidia-smi's report that has the memory of GPU instances.
+type smiMemory struct {
+	GPUs []struct {
+		UUID  string `xml:"uuid"`
+		Parts []struct {
+			Instance int    `xml:"gpu_instance_id"`
+			Total    string `xml:"fb_memory_usage>total"`
+			Used     string `xml:"fb_memory_usage>used"`
+		} `xml:"mig_devices>mig_device"`
+	} `xml:"gpu"`
+}
+
+// instanceMemory is total and used memory in MiB of each GPU instance in nvidia-smi's report.
+func instanceMemory(report []byte) (map[gpu.Entity][2]string, error) {
+	var smi smiMemory
+	if err := xml.Unmarshal(report, &smi); err != nil {
+		return nil, err
+	}
+	out := make(map[gpu.Entity][2]string)
+	for _, g := range smi.GPUs {
+		for _, p := range g.Parts {
+			e := gpu.Entity{Kind: gpu.KindGPUInstance, GPU: gpu.UUID(g.UUID), ID: p.Instance}
+			out[e] = [2]string{strings.TrimSuffix(p.Total, " MiB"), strings.TrimSuffix(p.Used, " MiB")}
+		}
+	}
+	return out, nil
+}
+
+func TestNvidiaSMIsReportIsRead(t *testing.T) {
+	got, err := instanceMemory([]byte(`<nvidia_smi_log><gpu id="0"><uuid>GPU-1</uuid><mig_devices><mig_device><index>0</index>
+		<gpu_instance_id>2</gpu_instance_id><fb_memory_usage><total>40448 MiB</total><reserved>0 MiB</reserved><used>37 MiB</used>
+		</fb_memory_usage></mig_device></mig_devices></gpu></nvidia_smi_log>`))
+	want := gpu.Entity{Kind: gpu.KindGPUInstance, GPU: "GPU-1", ID: 2}
+	if err != nil || len(got) != 1 || got[want] != [2]string{"40448", "37"} {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// compareMIG holds the MIG devices against nvidia-smi -L, and their memory against its report.
 func compareMIG(t *testing.T, r gpu.Reading) {
 	t.Helper()
+	report, err := exec.CommandContext(t.Context(), "nvidia-smi", "-q", "-x").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory, err := instanceMemory(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, sample := range r.Samples {
+		if their, known := memory[sample.Entity]; known {
+			for n, id := range []gpu.FieldID{fieldFBTotal, fieldFBUsed} {
+				v := valueOf(t, r, i, id)
+				compare(t, likeSMI{id, fmt.Sprintf("memory %d of instance %d", n, sample.Entity.ID), 64, 0}, v, v, their[n])
+			}
+		}
+	}
 	out, err := exec.CommandContext(t.Context(), "nvidia-smi", "-L").Output()
 	if err != nil {
 		t.Fatal(err)

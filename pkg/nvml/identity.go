@@ -121,7 +121,7 @@ func identityQueries() []*query {
 			fields: []gpu.FieldID{fieldComputeCapability}, needs: []string{"nvmlDeviceGetCudaComputeCapability"},
 			static: true, read: (*probe).computeCapability,
 		},
-		single(fieldComputeMode, "nvmlDeviceGetComputeMode", nvml.Device.GetComputeMode, number[nvml.ComputeMode]),
+		single(fieldComputeMode, "nvmlDeviceGetComputeMode", nvml.Device.GetComputeMode, computeMode),
 		single(fieldPersistenceMode, "nvmlDeviceGetPersistenceMode", nvml.Device.GetPersistenceMode, enabled),
 		affinity(fieldCPUAffinity, "nvmlDeviceGetCpuAffinity", func(d nvml.Device) ([]uint, nvml.Return) {
 			return d.GetCpuAffinity(affinityBytes)
@@ -132,7 +132,7 @@ func identityQueries() []*query {
 		single(fieldVirtualMode, "nvmlDeviceGetVirtualizationMode", nvml.Device.GetVirtualizationMode,
 			number[nvml.GpuVirtualizationMode]),
 		{
-			fields: []gpu.FieldID{fieldVGPULicense},
+			fields: []gpu.FieldID{fieldVGPULicense}, static: true,
 			needs: []string{"nvmlDeviceGetGridLicensableFeatures_v4|nvmlDeviceGetGridLicensableFeatures_v3|" +
 				"nvmlDeviceGetGridLicensableFeatures_v2|nvmlDeviceGetGridLicensableFeatures"},
 			read: (*probe).vgpuLicense,
@@ -215,22 +215,34 @@ func affinity(first gpu.FieldID, function string, get func(nvml.Device) ([]uint,
 	}
 }
 
-// vgpuLicense is 1 for a licensed vGPU, 0 for one that is not and where licences do not exist.
+// vgpuLicense is 1 for a vGPU with a licence of whatever kind, 0 for one without and where
+// licences do not exist; the latter does not change.
 func (p *probe) vgpuLicense() {
 	features, ret := p.device.GetGridLicensableFeatures()
 	if ret != nvml.SUCCESS {
 		p.fail(ret, fieldVGPULicense)
 		return
 	}
-	if features.IsGridLicenseSupported == 0 {
-		p.put(fieldVGPULicense, gpu.Int(0))
-		return
-	}
-	list := features.GridLicensableFeatures[:]
-	for i := range list[:min(int(features.LicensableFeaturesCount), len(list))] {
-		if f := &list[i]; f.FeatureCode == uint32(nvml.GRID_LICENSE_FEATURE_CODE_VGPU) {
-			p.put(fieldVGPULicense, flag(f.FeatureState))
+	p.static = features.IsGridLicenseSupported == 0
+	licensed := uint32(0)
+	if !p.static {
+		list := features.GridLicensableFeatures[:]
+		for i := range list[:min(int(features.LicensableFeaturesCount), len(list))] {
+			licensed |= list[i].FeatureState
 		}
+	}
+	p.put(fieldVGPULicense, flag(licensed))
+}
+
+// computeMode is DCGM's number of the mode: 0 for everybody, 1 for nobody, 2 for one process.
+func computeMode(m nvml.ComputeMode) gpu.Value {
+	switch m {
+	case nvml.COMPUTEMODE_PROHIBITED:
+		return gpu.Int(1)
+	case nvml.COMPUTEMODE_EXCLUSIVE_PROCESS:
+		return gpu.Int(2)
+	default:
+		return number(m)
 	}
 }
 

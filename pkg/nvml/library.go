@@ -5,6 +5,7 @@ package nvml
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 
@@ -24,8 +25,12 @@ const soname = "libnvidia-ml.so.1"
 // elsewhere is where drivers put the library without the loader knowing: the GPU operator's
 // driver container, Google's nodes, and distributions with a directory of their own.
 func elsewhere() []string {
+	triplet := "x86_64-linux-gnu"
+	if runtime.GOARCH == "arm64" {
+		triplet = "aarch64-linux-gnu"
+	}
 	return []string{
-		"/run/nvidia/driver/usr/lib/x86_64-linux-gnu/" + soname,
+		"/run/nvidia/driver/usr/lib/" + triplet + "/" + soname,
 		"/run/nvidia/driver/usr/lib64/" + soname,
 		"/usr/local/nvidia/lib64/" + soname,
 		"/usr/lib64/nvidia/" + soname,
@@ -50,11 +55,10 @@ func load(path string) (*library, error) {
 	if path == "" {
 		places = append([]string{soname}, elsewhere()...)
 	}
-	var said []string
-	for _, place := range places {
+	for i, place := range places {
 		handle := dl.New(place, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
 		if err := handle.Open(); err != nil {
-			said = append(said, err.Error())
+			places[i] = refused(place, err.Error())
 			continue
 		}
 		l := &library{Interface: nvml.New(nvml.WithLibraryPath(place)), path: place, lookup: handle.Lookup}
@@ -68,9 +72,19 @@ func load(path string) (*library, error) {
 		}
 		return l, nil
 	}
-	return nil, fmt.Errorf("%w: looked for %s; the loader says: %s; install the driver on this node, "+
+	return nil, fmt.Errorf("%w: looked for %s; install the driver on this node, "+
 		"in a container use the NVIDIA runtime (runtimeClassName: nvidia) or mount the library, or name its path",
-		ErrNoLibrary, strings.Join(places, ", "), strings.Join(said, "; "))
+		ErrNoLibrary, strings.Join(places, ", "))
+}
+
+// refused is a place with what the loader says of it, where that is more than that nothing is
+// there.
+func refused(place, loader string) string {
+	why := strings.TrimPrefix(loader, place+": ")
+	if why == "cannot open shared object file: No such file or directory" {
+		return place
+	}
+	return fmt.Sprintf("%s (%s)", place, why)
 }
 
 // essential are the functions without which nothing can be read.

@@ -129,20 +129,26 @@ func TestSomethingElseIsNoManagementLibrary(t *testing.T) {
 func TestNoLibrarySaysWhereItWasLookedFor(t *testing.T) {
 	said := inAnotherProcess(t, "/nowhere/libnvidia-ml.so.1")
 	for _, want := range []string{
-		"no library: true", "looked for /nowhere/libnvidia-ml.so.1", "the loader says: /nowhere/libnvidia-ml.so.1: cannot open shared object file",
-		"runtimeClassName: nvidia",
+		"no library: true", "looked for /nowhere/libnvidia-ml.so.1; install the driver", "runtimeClassName: nvidia",
 	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("it does not say %q:\n%s", want, said)
 		}
 	}
+	broken := filepath.Join(t.TempDir(), soname)
+	if err := os.WriteFile(broken, []byte("no library"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if said := inAnotherProcess(t, broken); strings.Count(said, broken) != 1 || !strings.Contains(said, broken+" (file too short)") {
+		t.Errorf("it is not said why a file is no library:\n%s", said)
+	}
 	if l, err := load(""); err == nil {
 		t.Skipf("this machine has a management library: %s", l.path)
 	}
 	said = inAnotherProcess(t, "none")
-	for _, want := range append(elsewhere(), "libnvidia-ml.so.1, /run") {
-		if !strings.Contains(said, want) {
-			t.Errorf("it was not looked for as %q:\n%s", want, said)
+	for _, want := range append(elsewhere(), "looked for libnvidia-ml.so.1, /run") {
+		if strings.Count(said, want) != 1 {
+			t.Errorf("it was not looked for once as %q:\n%s", want, said)
 		}
 	}
 }

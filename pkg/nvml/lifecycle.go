@@ -41,19 +41,24 @@ func (s *Source) awake(w *waiting) error {
 	case s.released:
 		return failed(kindReleased, "the driver was released on request, so that it can be changed; no GPU is read until it is resumed")
 	case s.down == nil:
-		return nil
+		return s.rescan(w)
 	case time.Now().Before(s.retry):
 		return &failure{kindDriver, fmt.Errorf("%w; next attempt in %v", s.down, time.Until(s.retry).Round(time.Second))}
 	}
 	if err := s.reconnect(w); err != nil {
-		s.down = err
-		s.pause = min(max(s.pause*2, firstPause), longestPause)
-		s.retry = time.Now().Add(s.pause)
-		return &failure{kindDriver, fmt.Errorf("%w; next attempt in %v", err, s.pause)}
+		return s.postpone(err)
 	}
 	s.down, s.pause = nil, 0
 	s.log.Info("the driver is back", "driver", s.Origin().Driver)
 	return nil
+}
+
+// postpone notes that the driver is away and that it was no use to try now.
+func (s *Source) postpone(err error) error {
+	s.down = err
+	s.pause = min(max(s.pause*2, firstPause), longestPause)
+	s.retry = time.Now().Add(s.pause)
+	return &failure{kindDriver, fmt.Errorf("%w; next attempt in %v", err, s.pause)}
 }
 
 // lose notes that the driver is away. The next reading tries to reach it again.

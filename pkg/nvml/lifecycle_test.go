@@ -197,7 +197,7 @@ func TestADriverThatCannotBeInitialisedSaysWhatToDo(t *testing.T) {
 	} {
 		m := newMachine(modelH100())
 		m.initFails = ret
-		_, err := open(Config{}, m.library())
+		_, err := open(Config{}, m.library(), "")
 		if !errors.Is(err, ErrNoDriver) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "/pretend/libnvidia-ml.so.1") {
 			t.Errorf("%d: %v, want %q in it", ret, err, want)
 		}

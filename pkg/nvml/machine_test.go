@@ -28,8 +28,10 @@ type machine struct {
 	mu sync.Mutex
 	// boards are those that the driver lists, in its order.
 	boards []*board
-	// away is what every call returns while the driver is gone; initFails what nvmlInit does.
-	away, initFails nvml.Return
+	// away is what every call returns while the driver is gone, the others what single calls do.
+	away, initFails, shutdownFails nvml.Return
+	// atInit looks for the boards anew, nil where they are what they are.
+	atInit func(*machine)
 	// missing are functions that the library does not have.
 	missing map[string]bool
 	// hung blocks the calls about the node.
@@ -37,6 +39,7 @@ type machine struct {
 	// life counts initialisations: what was made in an earlier one is stale.
 	life, inits, shutdowns int
 	samples, requests      int
+	refusesMetrics         bool
 	sets                   int
 }
 
@@ -59,11 +62,13 @@ type geometry struct {
 	count  uint32
 	size   uint32
 	starts []uint32
+	// slices are the compute slices of a profile that the mock does not have.
+	slices uint32
 }
 
 func sevenths(one, oneDouble, two, three, four, seven [2]uint64) []geometry {
 	g := func(rank int, of [2]uint64, count, size uint32, starts ...uint32) geometry {
-		return geometry{rank, uint32(of[0]), of[1], count, size, starts}
+		return geometry{rank: rank, sms: uint32(of[0]), mib: of[1], count: count, size: size, starts: starts}
 	}
 	return []geometry{
 		g(nvml.GPU_INSTANCE_PROFILE_1_SLICE, one, 7, 1, 0, 1, 2, 3, 4, 5, 6),
@@ -121,7 +126,7 @@ func newMachine(of model) *machine {
 // source opens the machine.
 func (m *machine) source(t testing.TB, cfg Config) *Source {
 	t.Helper()
-	s, err := open(cfg, m.library())
+	s, err := open(cfg, m.library(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,6 +164,9 @@ func (m *machine) Init() nvml.Return {
 	m.inits++
 	if m.initFails == nvml.SUCCESS {
 		m.life++
+		if m.atInit != nil {
+			m.atInit(m)
+		}
 	}
 	return m.initFails
 }
@@ -167,6 +175,9 @@ func (m *machine) Shutdown() nvml.Return {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.shutdowns++
+	if m.shutdownFails != nvml.SUCCESS {
+		return m.shutdownFails
+	}
 	return m.away
 }
 
@@ -227,6 +238,9 @@ func (m *machine) GpmMetricsGet(request *nvml.GpmMetricsGetType) nvml.Return {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.requests++
+	if m.refusesMetrics {
+		return nvml.ERROR_INVALID_ARGUMENT
+	}
 	before, after := request.Sample1.(*gpmSample), request.Sample2.(*gpmSample)
 	if before.freed || after.freed || before.of == nil || before.of != after.of || before.instance != after.instance || !before.at.Before(after.at) {
 		return nvml.ERROR_INVALID_ARGUMENT
@@ -350,51 +364,5 @@ func (s *eventSet) Free() nvml.Return {
 	if s.of != nil {
 		s.of.sets = slices.DeleteFunc(s.of.sets, func(o *eventSet) bool { return o == s })
 	}
-	return nvml.SUCCESS
-}
-
-// gpmSample is a state of a board's or an instance's counters.
-type gpmSample struct {
-	m        *machine
-	of       *board
-	instance int
-	at       time.Time
-	freed    bool
-}
-
-func (s *gpmSample) Get(d nvml.Device) nvml.Return { return s.take(d.(*board), 0) }
-
-func (s *gpmSample) MigGet(d nvml.Device, instance int) nvml.Return {
-	b := d.(*board)
-	b.m.mu.Lock()
-	there := slices.ContainsFunc(b.parts, func(p *migDevice) bool { return p.gi == instance })
-	b.m.mu.Unlock()
-	if !there {
-		return nvml.ERROR_NOT_FOUND
-	}
-	return s.take(b, instance)
-}
-
-func (s *gpmSample) take(b *board, instance int) nvml.Return {
-	if ret := b.call("nvmlGpmSampleGet"); ret != nvml.SUCCESS {
-		return ret
-	}
-	s.m.mu.Lock()
-	defer s.m.mu.Unlock()
-	if s.freed {
-		return nvml.ERROR_INVALID_ARGUMENT
-	}
-	s.of, s.instance, s.at = b, instance, time.Now()
-	return nvml.SUCCESS
-}
-
-func (s *gpmSample) Free() nvml.Return {
-	s.m.mu.Lock()
-	defer s.m.mu.Unlock()
-	if s.freed {
-		return nvml.ERROR_INVALID_ARGUMENT
-	}
-	s.freed = true
-	s.m.samples--
 	return nvml.SUCCESS
 }

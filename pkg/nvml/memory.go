@@ -18,8 +18,10 @@ const (
 	fieldFBUsed             = gpu.FieldID(252)
 	fieldFBReserved         = gpu.FieldID(253)
 	fieldFBUsedRatio        = gpu.FieldID(254)
+	fieldECCMode            = gpu.FieldID(300) // and, next to it, after the next reset
 	fieldSRAMExceeded       = gpu.FieldID(346)
 	fieldRemapAvailable     = gpu.FieldID(385) // max, high, partial, low, none
+	fieldRetiredSingleBit   = gpu.FieldID(390)
 	fieldMemoryUnrepairable = gpu.FieldID(1507)
 )
 
@@ -29,14 +31,16 @@ func memoryQueries() []*query {
 	return []*query{
 		{fields: fb, needs: []string{"nvmlDeviceGetMemoryInfo_v2"}, read: func(p *probe) {
 			m, ret := p.device.GetMemoryInfo_v2()
+			reason := reasonOf(ret)
+			fails := reason == gpu.ReasonNotSupported || reason == gpu.ReasonError
+			if fails && !driverGone(ret) && p.lib.has("nvmlDeviceGetMemoryInfo") {
+				// Some drivers have this for cards only, and not for MIG devices.
+				p.olderFramebuffer()
+				return
+			}
 			p.framebuffer(m.Total, m.Free, m.Used, m.Reserved, ret)
 		}},
-		// Before R510 what the driver reserves is among what is used.
-		{fields: fb, needs: []string{"nvmlDeviceGetMemoryInfo"}, read: func(p *probe) {
-			m, ret := p.device.GetMemoryInfo()
-			p.framebuffer(m.Total, m.Free, m.Used, 0, ret)
-			p.put(fieldFBReserved, gpu.Absent(gpu.ReasonNotSupported))
-		}},
+		{fields: fb, needs: []string{"nvmlDeviceGetMemoryInfo"}, read: (*probe).olderFramebuffer},
 		{
 			fields: []gpu.FieldID{fieldBAR1Total, fieldBAR1Used, fieldBAR1Free},
 			needs:  []string{"nvmlDeviceGetBAR1MemoryInfo"},
@@ -47,6 +51,16 @@ func memoryQueries() []*query {
 				give(p, fieldBAR1Free, m.Bar1Free, ret, mebibytes)
 			},
 		},
+	}
+}
+
+// olderFramebuffer asks as drivers before R510 must be asked: what they reserve is among what is
+// used.
+func (p *probe) olderFramebuffer() {
+	m, ret := p.device.GetMemoryInfo()
+	p.framebuffer(m.Total, m.Free, m.Used, 0, ret)
+	if ret == nvml.SUCCESS {
+		p.put(fieldFBReserved, gpu.Absent(gpu.ReasonNotSupported))
 	}
 }
 
@@ -67,6 +81,17 @@ func (p *probe) framebuffer(total, free, used, reserved uint64, ret nvml.Return)
 // faultQueries are what is known of the memory's faults beside the field values.
 func faultQueries() []*query {
 	queries := []*query{
+		{
+			fields: []gpu.FieldID{fieldECCMode, fieldECCMode + 1}, needs: []string{"nvmlDeviceGetEccMode"},
+			read: func(p *probe) {
+				now, next, ret := p.device.GetEccMode()
+				give(p, fieldECCMode, now, ret, enabled)
+				give(p, fieldECCMode+1, next, ret, enabled)
+			},
+		},
+		single(fieldRetiredSingleBit, "nvmlDeviceGetRetiredPages", func(d nvml.Device) ([]uint64, nvml.Return) {
+			return d.GetRetiredPages(nvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS)
+		}, func(pages []uint64) gpu.Value { return number(len(pages)) }),
 		single(fieldSRAMExceeded, "nvmlDeviceGetSramEccErrorStatus", nvml.Device.GetSramEccErrorStatus,
 			func(s nvml.EccSramErrorStatus) gpu.Value { return flag(s.BThresholdExceeded) }),
 		single(fieldMemoryUnrepairable, "nvmlDeviceGetUnrepairableMemoryFlag_v1", nvml.Device.GetUnrepairableMemoryFlag_v1,

@@ -83,12 +83,19 @@ func (c *card) listParts() []gpu.Trouble {
 	found := make([]part, 0, most)
 	for i := range most {
 		handle, ret := c.handle.GetMigDeviceHandleByIndex(i)
-		if ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INVALID_ARGUMENT {
+		if ret == nvml.ERROR_INVALID_ARGUMENT {
 			continue
 		}
-		key, err := c.keyOf(handle, ret)
-		if err != nil {
-			troubles = append(troubles, c.trouble(gpu.ReasonError, fmt.Sprintf("its MIG device %d cannot be read: %v", i, err)))
+		key, ret := c.keyOf(handle, ret)
+		switch {
+		case c.lost || c.gone != nvml.SUCCESS:
+			// What is known of its parts stands.
+			return nil
+		case ret == nvml.ERROR_NOT_FOUND:
+			// None is there, or it has just been destroyed.
+			continue
+		case ret != nvml.SUCCESS:
+			troubles = append(troubles, c.trouble(reasonOf(ret), fmt.Sprintf("its MIG device %d cannot be read: %v", i, returned(ret))))
 			continue
 		}
 		var p part
@@ -96,6 +103,8 @@ func (c *card) listParts() []gpu.Trouble {
 			p = c.parts[known]
 		} else {
 			p = c.describe(key, handle)
+			// The driver uses the ids of GPU instances again, and another one's counters start anew.
+			c.endMonitor(key.instance)
 		}
 		p.handle = handle
 		found = append(found, p)
@@ -114,8 +123,8 @@ type part struct {
 	rank int
 }
 
-// keyOf asks a MIG device for what it is known by.
-func (c *card) keyOf(handle nvml.Device, ret nvml.Return) (partKey, error) {
+// keyOf asks a MIG device for what it is known by, where its handle could be had.
+func (c *card) keyOf(handle nvml.Device, ret nvml.Return) (partKey, nvml.Return) {
 	var key partKey
 	for _, ask := range []func() nvml.Return{
 		func() nvml.Return { return ret },
@@ -126,10 +135,10 @@ func (c *card) keyOf(handle nvml.Device, ret nvml.Return) (partKey, error) {
 	} {
 		if ret := ask(); ret != nvml.SUCCESS {
 			c.note(ret)
-			return key, returned(ret)
+			return key, ret
 		}
 	}
-	return key, nil
+	return key, nvml.SUCCESS
 }
 
 // number puts the MIG devices in the order of their instances and gives them DCGM's entity
@@ -166,7 +175,7 @@ func (c *card) describe(key partKey, handle nvml.Device) part {
 	}
 	attributes := &key.attributes
 	giSlices, ciSlices := int(attributes.GpuInstanceSliceCount), int(attributes.ComputeInstanceSliceCount)
-	of, placement := c.profileOf(key)
+	of, placement := c.profileOf(key, handle)
 	if of == nil {
 		// The driver does not let everybody ask for the GPU instance.
 		memory := memorySlices(attributes.MemorySizeMB, c.memory, c.wholeMemorySlices())
@@ -182,19 +191,26 @@ func (c *card) describe(key partKey, handle nvml.Device) part {
 	if ciSlices < of.Compute {
 		d.Profile.Name = fmt.Sprintf("%dc.%s", ciSlices, of.Name)
 	}
-	if c.memory == 0 && c.lib.has("nvmlDeviceGetName") {
+	if c.memory == 0 {
 		// Who may not see the whole card's memory cannot work the name out.
-		name, _ := handle.GetName()
-		if _, profile, told := strings.Cut(name, " MIG "); told {
-			d.Profile.Name = profile
-		}
+		d.Profile.Name = cmp.Or(c.saysOfItself(handle), d.Profile.Name)
 	}
 	return part{key: key, device: d, rank: of.rank}
 }
 
+// saysOfItself is the profile in a MIG device's name, empty where there is none.
+func (c *card) saysOfItself(handle nvml.Device) string {
+	if !c.lib.has("nvmlDeviceGetName") {
+		return ""
+	}
+	name, _ := handle.GetName()
+	_, profile, _ := strings.Cut(name, " MIG ")
+	return profile
+}
+
 // profileOf is the profile and place of a MIG device's GPU instance: as the driver says, else
 // the profile that looks like it.
-func (c *card) profileOf(key partKey) (*profile, gpu.Placement) {
+func (c *card) profileOf(key partKey, handle nvml.Device) (*profile, gpu.Placement) {
 	if c.lib.has("nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo") {
 		if instance, ret := c.handle.GetGpuInstanceById(key.instance); ret == nvml.SUCCESS {
 			info, ret := instance.GetInfo()
@@ -205,18 +221,35 @@ func (c *card) profileOf(key partKey) (*profile, gpu.Placement) {
 			}
 		}
 	}
+	var alike []*profile
 	a := &key.attributes
 	for i := range c.profiles {
 		p := &c.profiles[i].info
 		if p.SliceCount == a.GpuInstanceSliceCount && p.MemorySizeMB == a.MemorySizeMB &&
 			p.JpegCount == a.SharedJpegCount && p.OfaCount == a.SharedOfaCount {
-			return &c.profiles[i], gpu.Placement{}
+			alike = append(alike, &c.profiles[i])
 		}
 	}
-	return nil, gpu.Placement{}
+	if len(alike) == 0 {
+		return nil, gpu.Placement{}
+	}
+	if len(alike) > 1 {
+		// What may draw differs from what may not in its name only.
+		says := c.saysOfItself(handle)
+		for _, p := range alike {
+			if says == p.Name || strings.HasSuffix(says, "c."+p.Name) {
+				return p, gpu.Placement{}
+			}
+		}
+	}
+	return alike[0], gpu.Placement{}
 }
 
 func (c *card) wholeMemorySlices() int { return max(c.device.Capacity.Memory, eighths) }
+
+// mostProfiles bounds the kinds of GPU instance that are asked for, newer ones than the binding
+// knows among them.
+const mostProfiles = 2 * nvml.GPU_INSTANCE_PROFILE_COUNT
 
 // readProfiles asks which GPU instances the card can have. A driver may not tell while MIG is
 // off.
@@ -228,11 +261,19 @@ func (c *card) readProfiles() {
 	}
 	c.calling("nvmlDeviceGetGpuInstanceProfileInfo")
 	complete := true
-	for rank := range nvml.GPU_INSTANCE_PROFILE_COUNT {
+	for rank := range mostProfiles {
 		info, ret := c.handle.GetGpuInstanceProfileInfo(rank)
 		c.note(ret)
+		if ret == nvml.ERROR_INVALID_ARGUMENT {
+			// There are no more that this driver knows.
+			break
+		}
+		if ret == nvml.ERROR_NO_PERMISSION {
+			complete = false
+			break
+		}
 		if ret != nvml.SUCCESS || info.SliceCount == 0 {
-			complete = complete && (reasonOf(ret) <= gpu.ReasonNotSupported || ret == nvml.ERROR_INVALID_ARGUMENT)
+			complete = complete && (ret == nvml.SUCCESS || reasonOf(ret) == gpu.ReasonNotSupported)
 			continue
 		}
 		suffix := suffixOf(rank)

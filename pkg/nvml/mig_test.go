@@ -231,3 +231,66 @@ func TestMemorySlicesAreWithinTheCard(t *testing.T) {
 		}
 	})
 }
+
+// The handles of a GPU that has fallen off the bus are there, and its parts cannot be listed.
+func TestAGPUThatIsLostWhileItsPartsAreListedKeepsThem(t *testing.T) {
+	m := newMachine(modelH100())
+	mixed(m, 0)
+	s := m.source(t, Config{})
+	before := read(t, s, 252)
+	for _, function := range []string{"nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetAttributes", "nvmlDeviceGetMaxMigDeviceCount"} {
+		m.change(0, func(b *board) { clear(b.refused); b.refused[function] = nvml.ERROR_GPU_IS_LOST })
+		r := read(t, s, 252)
+		if len(r.Devices) != len(before.Devices) || !r.Devices[0].Lost || !r.Devices[4].Lost || len(r.Troubles) != 1 || r.Troubles[0].Reason != gpu.ReasonLost {
+			t.Errorf("%s: %d of %d devices, troubles %+v", function, len(r.Devices), len(before.Devices), r.Troubles)
+		}
+	}
+}
+
+func TestAPartThatCannotBeReadSaysWhy(t *testing.T) {
+	m := newMachine(modelH100())
+	mixed(m, 0)
+	s := m.source(t, Config{})
+	for ret, want := range map[nvml.Return]gpu.Reason{nvml.ERROR_NO_PERMISSION: gpu.ReasonNotPermitted, nvml.ERROR_UNKNOWN: gpu.ReasonError} {
+		m.change(0, func(b *board) { b.refused["nvmlDeviceGetGpuInstanceId"] = ret })
+		if r := read(t, s, 155); len(r.Troubles) != 4 || r.Troubles[0].Reason != want {
+			t.Errorf("%v: %+v", returned(ret), r.Troubles)
+		}
+	}
+	// One that was destroyed since its handle was had is not there.
+	m.change(0, func(b *board) { b.refused["nvmlDeviceGetGpuInstanceId"] = nvml.ERROR_NOT_FOUND })
+	if r := read(t, s, 155); len(r.Troubles) != 0 || len(r.Devices) != 8 {
+		t.Errorf("%d devices, %+v", len(r.Devices), r.Troubles)
+	}
+}
+
+// A later driver can have kinds of GPU instance that the binding does not know.
+func TestAProfileOfALaterDriverIsKnown(t *testing.T) {
+	of := modelB200()
+	const later = nvml.GPU_INSTANCE_PROFILE_COUNT + 2
+	of.geometry = append(of.geometry, geometry{rank: later, sms: 100, mib: 136000, count: 1, size: 6, starts: []uint32{0}, slices: 5})
+	m := newMachine(of)
+	m.change(0, func(b *board) { b.partition(seat{rank: later}) })
+	d := read(t, m.source(t, Config{})).Devices[1]
+	if d.Profile.Slices != (gpu.Slices{Compute: 5, Memory: 6, SMs: 100}) || d.Placement != (gpu.Placement{Size: 6}) || d.Profile.Name != "5g.135gb" {
+		t.Errorf("it is %+v at %+v", d.Profile, d.Placement)
+	}
+}
+
+// Without permission to ask the driver for the GPU instance, two profiles can look the same.
+func TestProfilesThatLookTheSameAreToldApartByTheDriversName(t *testing.T) {
+	of := modelB200()
+	plain := of.geometry[0]
+	plain.rank, plain.slices = nvml.GPU_INSTANCE_PROFILE_1_SLICE_GFX, 1
+	of.geometry = append(of.geometry, plain)
+	m := newMachine(of)
+	m.change(0, func(b *board) {
+		b.partition(seat{rank: nvml.GPU_INSTANCE_PROFILE_1_SLICE_GFX}, seat{rank: nvml.GPU_INSTANCE_PROFILE_1_SLICE, start: 1})
+		b.parts[0].says, b.parts[1].says = "1g.23gb+gfx", "1g.23gb"
+		b.refused["nvmlDeviceGetGpuInstanceById"] = nvml.ERROR_NO_PERMISSION
+	})
+	r := read(t, m.source(t, Config{}))
+	if a, b := r.Devices[1].Profile.Name, r.Devices[2].Profile.Name; a != "1g.23gb+gfx" || b != "1g.23gb" {
+		t.Errorf("they are %q and %q", a, b)
+	}
+}

@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -32,12 +33,26 @@ func (b *board) GetMaxMigDeviceCount() (int, nvml.Return) {
 func (b *board) GetGpuInstanceProfileInfo(rank int) (nvml.GpuInstanceProfileInfo, nvml.Return) {
 	for _, g := range b.of.geometry {
 		if g.rank == rank {
-			info, _ := b.Device.GetGpuInstanceProfileInfo(rank)
+			info := b.profile(g)
 			info.Id, info.MultiprocessorCount, info.MemorySizeMB, info.InstanceCount = profileID(rank), g.sms, g.mib, g.count
 			return told(b, "nvmlDeviceGetGpuInstanceProfileInfo", info)
 		}
 	}
+	if rank >= nvml.GPU_INSTANCE_PROFILE_COUNT+4 {
+		return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_INVALID_ARGUMENT
+	}
 	return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_NOT_SUPPORTED
+}
+
+// profile is a profile as the mock has it, or as its smallest one where the mock has none.
+func (b *board) profile(g geometry) nvml.GpuInstanceProfileInfo {
+	if g.slices == 0 {
+		info, _ := b.Device.GetGpuInstanceProfileInfo(g.rank)
+		return info
+	}
+	info, _ := b.Device.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_1_SLICE)
+	info.SliceCount = g.slices
+	return info
 }
 
 // profileID is what NVML calls a profile on the GPU instance, which is not its index.
@@ -102,7 +117,7 @@ func (b *board) partition(seats ...seat) {
 			if g.rank != s.rank {
 				continue
 			}
-			info, _ := b.Device.GetGpuInstanceProfileInfo(g.rank)
+			info := b.profile(g)
 			compute := s.compute
 			if len(compute) == 0 {
 				compute = []int{int(info.SliceCount)}
@@ -132,12 +147,14 @@ type migDevice struct {
 	start      uint32
 	slices, of int
 	uuid       string
-	processes  []nvml.ProcessInfo
+	// says is the profile in its name.
+	says      string
+	processes []nvml.ProcessInfo
 }
 
 // GetName has the profile, as the driver writes it.
 func (d *migDevice) GetName() (string, nvml.Return) {
-	return told(d.b, "nvmlDeviceGetName", d.b.of.product+" MIG 1g.profile")
+	return told(d.b, "nvmlDeviceGetName", d.b.of.product+" MIG "+cmp.Or(d.says, "1g.profile"))
 }
 
 func (d *migDevice) GetUUID() (string, nvml.Return) { return told(d.b, "nvmlDeviceGetUUID", d.uuid) }
@@ -155,6 +172,12 @@ func (d *migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
 		MultiprocessorCount:   d.g.sms * uint32(d.slices) / uint32(d.of),
 		GpuInstanceSliceCount: uint32(d.of), ComputeInstanceSliceCount: uint32(d.slices), MemorySizeMB: d.g.mib,
 		SharedJpegCount: d.info.JpegCount, SharedOfaCount: d.info.OfaCount,
+	})
+}
+
+func (d *migDevice) GetMemoryInfo() (nvml.Memory, nvml.Return) {
+	return told(d.b, "nvmlDeviceGetMemoryInfo", nvml.Memory{
+		Total: d.g.mib << 20, Used: uint64(d.gi+1) << 20, Free: (d.g.mib - uint64(d.gi+1)) << 20,
 	})
 }
 

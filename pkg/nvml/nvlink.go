@@ -4,6 +4,7 @@ package nvml
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -75,34 +76,79 @@ func nvlinkQueries() []*query {
 			},
 		},
 	}
-	for _, errors := range []struct {
-		counter nvml.NvLinkErrorCounter
-		// The fields of links 12 and up, of links 15 and up, and of a link entity.
-		twelve, fifteen, own gpu.FieldID
-	}{
-		{nvml.NVLINK_ERROR_DL_CRC_FLIT, 406, 481, 1525},
-		{nvml.NVLINK_ERROR_DL_CRC_DATA, 416, 484, 1526},
-		{nvml.NVLINK_ERROR_DL_REPLAY, 426, 487, 1527},
-		{nvml.NVLINK_ERROR_DL_RECOVERY, 436, 491, 1528},
-	} {
-		const function = "nvmlDeviceGetNvLinkErrorCounter"
-		of := func(link int) func(nvml.Device) (uint64, nvml.Return) {
-			return func(d nvml.Device) (uint64, nvml.Return) { return d.GetNvLinkErrorCounter(link, errors.counter) }
+	for _, e := range linkErrors() {
+		for n := range linksNumbered {
+			queries = append(queries, e.query(e.field(n), func(*probe) int { return n }))
 		}
-		for n := range 3 {
-			queries = append(queries,
-				single(errors.twelve+gpu.FieldID(n), function, of(12+n), number),
-				single(errors.fifteen+gpu.FieldID(n), function, of(15+n), number))
-		}
-		queries = append(queries, &query{
-			fields: []gpu.FieldID{errors.own}, needs: []string{function},
-			read: func(p *probe) {
-				v, ret := p.device.GetNvLinkErrorCounter(p.link, errors.counter)
-				give(p, errors.own, v, ret, number)
-			},
-		})
+		queries = append(queries, e.query(e.own, func(p *probe) int { return p.link }))
 	}
 	return queries
+}
+
+// linkError is a kind of error that each link counts.
+type linkError struct {
+	counter nvml.NvLinkErrorCounter
+	// The fields of the links from this number on, and of a link entity.
+	zero, six, twelve, fifteen, own gpu.FieldID
+	// The field values of links 0 and 6, with those of the five links after each next to it.
+	valueOf0, valueOf6 uint32
+}
+
+func linkErrors() []linkError {
+	return []linkError{
+		{
+			nvml.NVLINK_ERROR_DL_CRC_FLIT, 400, 451, 406, 481, 1525,
+			nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L6,
+		},
+		{
+			nvml.NVLINK_ERROR_DL_CRC_DATA, 410, 457, 416, 484, 1526,
+			nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L6,
+		},
+		{
+			nvml.NVLINK_ERROR_DL_REPLAY, 420, 463, 426, 487, 1527,
+			nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L6,
+		},
+		{
+			nvml.NVLINK_ERROR_DL_RECOVERY, 430, 469, 436, 491, 1528,
+			nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L0, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L6,
+		},
+	}
+}
+
+// field is the field of one link.
+func (e linkError) field(link int) gpu.FieldID {
+	switch {
+	case link >= 15:
+		return e.fifteen + gpu.FieldID(link-15)
+	case link >= 12:
+		return e.twelve + gpu.FieldID(link-12)
+	case link >= 6:
+		return e.six + gpu.FieldID(link-6)
+	default:
+		return e.zero + gpu.FieldID(link)
+	}
+}
+
+// query asks for the counter of a link. Drivers before R520 have some as field values only.
+func (e linkError) query(id gpu.FieldID, linkOf func(*probe) int) *query {
+	return &query{fields: []gpu.FieldID{id}, needs: []string{"nvmlDeviceGetNvLinkErrorCounter"}, read: func(p *probe) {
+		link := linkOf(p)
+		n, ret := p.device.GetNvLinkErrorCounter(link, e.counter)
+		if ret == nvml.ERROR_INVALID_ARGUMENT {
+			// The GPU has no such link.
+			ret = nvml.ERROR_NOT_SUPPORTED
+		}
+		if ret != nvml.ERROR_NOT_SUPPORTED || link >= 12 || !p.lib.has("nvmlDeviceGetFieldValues") {
+			give(p, id, n, ret, number)
+			return
+		}
+		v := []nvml.FieldValue{{FieldId: e.valueOf0 + uint32(link)}}
+		if link >= 6 {
+			v[0].FieldId = e.valueOf6 + uint32(link-6)
+		}
+		ret = fieldReturn(p.device.GetFieldValues(v), &v[0])
+		give(p, id, &v[0], ret, decoded)
+	}}
 }
 
 // meterOf is one counter of traffic with the rate it had last.
@@ -124,33 +170,38 @@ func throughputQuery(all []throughput, linkOf func(*probe, throughput) uint32) *
 		q.fields = append(q.fields, t.id)
 	}
 	q.read = func(p *probe) {
-		fresh := make(map[meterOf]gpu.Value)
+		var meters []meterOf
+		p.batch = p.batch[:0]
 		ask := func(link uint32, way direction, number uint32) {
-			m := meterOf{link, way}
-			if _, asked := fresh[m]; asked {
-				return
+			if m := (meterOf{link, way}); !slices.Contains(meters, m) {
+				meters = append(meters, m)
+				p.batch = append(p.batch, nvml.FieldValue{FieldId: number, ScopeId: link})
 			}
-			v := []nvml.FieldValue{{FieldId: number, ScopeId: link}}
-			ret := fieldReturn(p.device.GetFieldValues(v), &v[0])
-			p.note(ret)
-			fresh[m] = p.trafficRate(m, &v[0], ret)
 		}
 		for _, t := range all {
-			if !p.wants(t.id) {
-				continue
+			if p.wants(t.id) && t.way != received {
+				ask(linkOf(p, t), sent, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX)
 			}
-			link := linkOf(p, t)
-			if t.way != received {
-				ask(link, sent, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX)
+			if p.wants(t.id) && t.way != sent {
+				ask(linkOf(p, t), received, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX)
 			}
-			if t.way != sent {
-				ask(link, received, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX)
-			}
-			if t.way == bothWays {
+		}
+		ret := p.device.GetFieldValues(p.batch)
+		fresh := make(map[meterOf]gpu.Value, len(meters))
+		for i, m := range meters {
+			v := &p.batch[i]
+			one := fieldReturn(ret, v)
+			p.note(one)
+			fresh[m] = p.trafficRate(m, v, one)
+		}
+		for _, t := range all {
+			switch link := linkOf(p, t); {
+			case !p.wants(t.id):
+			case t.way == bothWays:
 				p.put(t.id, sum(fresh[meterOf{link, sent}], fresh[meterOf{link, received}]))
-				continue
+			default:
+				p.put(t.id, fresh[meterOf{link, t.way}])
 			}
-			p.put(t.id, fresh[meterOf{link, t.way}])
 		}
 	}
 	return q

@@ -64,6 +64,11 @@ type Source struct {
 	down     error
 	retry    time.Time
 	pause    time.Duration
+	// driven are the GPUs that the kernel module drove when the library was connected.
+	driven    []string
+	connected time.Time
+	// kernelGPUs is where the kernel module lists them, empty for nowhere.
+	kernelGPUs string
 
 	// mu guards what is told to people at any time.
 	mu    sync.Mutex
@@ -133,17 +138,17 @@ func Open(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(cfg, lib)
+	return open(cfg, lib, kernelGPUs)
 }
 
 // open is Open with the library loaded.
-func open(cfg Config, lib *library) (*Source, error) {
+func open(cfg Config, lib *library, kernelGPUs string) (*Source, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Source{
 		cfg: cfg, log: cfg.Log, lib: lib, queries: allQueries(), queue: &eventQueue{},
-		turn: make(chan struct{}, 1), ended: make(chan struct{}),
+		turn: make(chan struct{}, 1), ended: make(chan struct{}), kernelGPUs: kernelGPUs,
 	}
 	s.life, s.close = context.WithCancel(context.Background())
 	s.node = newLane("node", s.log, s.ended, nil)
@@ -169,6 +174,8 @@ func allQueries() []*query {
 
 // connect initialises the library and reads what is the same for all GPUs.
 func (s *Source) connect(ctx context.Context) error {
+	// Whatever comes while it is being initialised is looked at again.
+	s.driven, s.connected = driven(s.kernelGPUs), time.Now()
 	type outcome struct {
 		facts nodeFacts
 		err   error

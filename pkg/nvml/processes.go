@@ -5,6 +5,7 @@ package nvml
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -99,6 +100,9 @@ func (c *card) addProcess(found map[processKey]gpu.Process, p nvml.ProcessInfo, 
 	found[key] = process
 }
 
+// utilAhead is how far a sample's clock may be ahead of this one.
+const utilAhead = time.Minute
+
 // addUtilization says how busy each process kept the multiprocessors since the reading before:
 // the mean of NVML's samples. NVML has it for whole GPUs only.
 func (c *card) addUtilization(found map[processKey]gpu.Process) {
@@ -114,15 +118,15 @@ func (c *card) addUtilization(found map[processKey]gpu.Process) {
 		reason = gpu.ReasonBlank
 	}
 	sums, counts := make(map[uint32]float64), make(map[uint32]float64)
+	soon := uint64(time.Now().Add(utilAhead).UnixMicro())
 	for _, s := range samples {
-		if s.SmUtil > mostPercent {
+		// Some drivers hand over samples that nobody filled.
+		if s.SmUtil > mostPercent || s.TimeStamp > soon {
 			continue
 		}
+		c.utilSince = max(c.utilSince, s.TimeStamp)
 		sums[s.Pid] += float64(s.SmUtil)
 		counts[s.Pid]++
-	}
-	for _, s := range samples {
-		c.utilSince = max(c.utilSince, s.TimeStamp)
 	}
 	for key, p := range found {
 		p.SMUtil = gpu.Absent(reason)

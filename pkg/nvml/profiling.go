@@ -54,6 +54,11 @@ func gpmMetrics() []gpmMetric {
 			gpmMetric{1017 + gpu.FieldID(n), nvml.GPM_METRIC_NVDEC_0_UTIL + n, ratio},
 			gpmMetric{1025 + gpu.FieldID(n), nvml.GPM_METRIC_NVJPG_0_UTIL + n, ratio})
 	}
+	for n := range nvml.GpmMetricId(linksNumbered) {
+		all = append(all,
+			gpmMetric{1040 + 2*gpu.FieldID(n), nvml.GPM_METRIC_NVLINK_L0_TX_PER_SEC + 2*n, bytesPerSecond},
+			gpmMetric{1041 + 2*gpu.FieldID(n), nvml.GPM_METRIC_NVLINK_L0_RX_PER_SEC + 2*n, bytesPerSecond})
+	}
 	// Counters, from R580 or so.
 	for i, metric := range []nvml.GpmMetricId{
 		nvml.GPM_METRIC_SM_CYCLES_ELAPSED, nvml.GPM_METRIC_SM_CYCLES_ACTIVE, nvml.GPM_METRIC_MMA_CYCLES_ACTIVE,
@@ -101,6 +106,10 @@ func gpmFunctions() []string {
 // gpmClosest is how far apart two samples must be: the hardware's counters are refreshed ten
 // times a second.
 const gpmClosest = 100 * time.Millisecond
+
+// gpmFarthest is how far apart two samples may be, for a reading after a pause: an average over
+// a longer time would be taken for that of the last interval.
+const gpmFarthest = 10 * time.Minute
 
 // monitor has the samples of one GPU or GPU instance. A metric is what happened between two.
 type monitor struct {
@@ -174,7 +183,7 @@ func (p *probe) profile(all []gpmMetric) {
 		}
 		return
 	}
-	first := m.at.IsZero()
+	first := m.at.IsZero() || time.Since(m.at) > gpmFarthest
 	before := m.taken
 	m.taken, m.spare, m.at = m.spare, before, time.Now()
 	clear(m.last)
@@ -209,7 +218,7 @@ func (p *probe) sample(m *monitor) nvml.Return {
 
 // metrics works out what happened between the samples. A driver that does not know one of the
 // metrics may refuse all of them; then each is asked for alone, and those that it refused are
-// not asked for again.
+// not asked for again. Where it refuses every one, the samples may be what it does not take.
 func (p *probe) metrics(m *monitor, before nvml.GpmSample, all []gpmMetric) {
 	var wanted []gpmMetric
 	for _, metric := range all {
@@ -221,17 +230,24 @@ func (p *probe) metrics(m *monitor, before nvml.GpmSample, all []gpmMetric) {
 			wanted = append(wanted, metric)
 		}
 	}
-	ret := p.askMetrics(m, before, wanted)
-	if ret != nvml.ERROR_INVALID_ARGUMENT && ret != nvml.ERROR_NOT_SUPPORTED {
+	if !refuses(p.askMetrics(m, before, wanted)) {
 		return
 	}
+	var refused []gpmMetric
 	for i, metric := range wanted {
-		ret := p.askMetrics(m, before, wanted[i:i+1])
-		if ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_NOT_SUPPORTED {
+		if refuses(p.askMetrics(m, before, wanted[i:i+1])) {
 			m.last[metric.id] = gpu.Absent(gpu.ReasonNotSupported)
-			p.gpmRefused[metric.metric] = true
+			refused = append(refused, metric)
 		}
 	}
+	for _, metric := range refused {
+		p.gpmRefused[metric.metric] = p.gpmRefused[metric.metric] || len(refused) < len(wanted)
+	}
+}
+
+// refuses reports whether a request for metrics is not one for this driver.
+func refuses(ret nvml.Return) bool {
+	return ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_NOT_SUPPORTED
 }
 
 func (p *probe) askMetrics(m *monitor, before nvml.GpmSample, wanted []gpmMetric) nvml.Return {
@@ -269,9 +285,16 @@ func (p *probe) askMetrics(m *monitor, before nvml.GpmSample, wanted []gpmMetric
 func (c *card) endMonitors() {
 	for instance, m := range c.monitors {
 		if m.seen != c.readings {
-			m.free()
-			delete(c.monitors, instance)
+			c.endMonitor(instance)
 		}
+	}
+}
+
+// endMonitor frees the samples of one entity.
+func (c *card) endMonitor(instance int) {
+	if m := c.monitors[instance]; m != nil {
+		m.free()
+		delete(c.monitors, instance)
 	}
 }
 

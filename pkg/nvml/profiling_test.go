@@ -156,6 +156,24 @@ func TestAMetricThatTheDriverDoesNotKnowCostsItself(t *testing.T) {
 	})
 }
 
+// Samples that the driver does not take, as of an instance that was made anew, are no reason to
+// give a metric up.
+func TestARefusalOfAllMetricsIsNotForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(modelH100())
+		s := m.source(t, Config{})
+		var got []string
+		for _, refuses := range []bool{false, true, true, false} {
+			m.refusesMetrics = refuses
+			got = append(got, show(valueOf(t, read(t, s, 1001, 1002), 0, 1002)))
+			time.Sleep(time.Second)
+		}
+		if want := []string{"blank", "not_supported", "not_supported", "0.8"}; !slices.Equal(got, want) {
+			t.Errorf("it is %v, want %v", got, want)
+		}
+	})
+}
+
 func TestARatioIsAShareOrNothing(t *testing.T) {
 	if v := ratio(math.NaN()); v.Reason() != gpu.ReasonBlank {
 		t.Errorf("a ratio of NaN is %s", show(v))
@@ -169,6 +187,50 @@ func TestARatioIsAShareOrNothing(t *testing.T) {
 		}
 		if ok && (share < 0 || share > 1 || percent <= 100 && share != percent/100) {
 			t.Fatalf("%v %% is a share of %v", percent, share)
+		}
+	})
+}
+
+// The driver uses the ids of GPU instances again. What the counters of another one say does not
+// belong to this one.
+func TestTheNextInstanceUnderAnIDHasAProfileOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(modelH100())
+		m.change(0, func(b *board) {
+			b.sameUUIDs = true
+			b.partition(seat{rank: nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV2, start: 2})
+		})
+		s := m.source(t, Config{})
+		read(t, s, 1002)
+		time.Sleep(time.Second)
+		if v := valueOf(t, read(t, s, 1002), 1, 1002); !v.Present() {
+			t.Errorf("it is %s", show(v))
+		}
+		m.change(0, func(b *board) { b.partition(seat{rank: nvml.GPU_INSTANCE_PROFILE_2_SLICE, start: 2}) })
+		time.Sleep(time.Second)
+		if v := valueOf(t, read(t, s, 1002), 1, 1002); v.Reason() != gpu.ReasonBlank {
+			t.Errorf("across two instances it is %s", show(v))
+		}
+		time.Sleep(time.Second)
+		if v := valueOf(t, read(t, s, 1002), 1, 1002); !v.Present() {
+			t.Errorf("the next is %s", show(v))
+		}
+		if _, samples := m.leaks(); samples != 2*8 {
+			t.Errorf("%d samples", samples)
+		}
+	})
+}
+
+func TestAProfileIsNotOfAPauseBetweenReadings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newMachine(modelH100()).source(t, Config{})
+		var got []string
+		for _, pause := range []time.Duration{0, gpmFarthest, gpmFarthest + time.Second, time.Second} {
+			time.Sleep(pause)
+			got = append(got, show(valueOf(t, read(t, s, 1002), 0, 1002)))
+		}
+		if want := []string{"blank", "0.8", "blank", "0.8"}; !slices.Equal(got, want) {
+			t.Errorf("it is %v, want %v", got, want)
 		}
 	})
 }

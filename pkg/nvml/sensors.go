@@ -66,7 +66,7 @@ func clockQueries() []*query {
 		single(fieldSMClock, "nvmlDeviceGetClockInfo", now(nvml.CLOCK_SM), mhz),
 		single(fieldMemClock, "nvmlDeviceGetClockInfo", now(nvml.CLOCK_MEM), mhz),
 		single(fieldVideoClock, "nvmlDeviceGetClockInfo", now(nvml.CLOCK_VIDEO), mhz),
-		single(fieldAppSMClock, "nvmlDeviceGetApplicationsClock", application(nvml.CLOCK_SM), mhz),
+		single(fieldAppSMClock, "nvmlDeviceGetApplicationsClock", application(nvml.CLOCK_GRAPHICS), mhz),
 		single(fieldAppMemClock, "nvmlDeviceGetApplicationsClock", application(nvml.CLOCK_MEM), mhz),
 		fixed(fieldMaxSMClock, "nvmlDeviceGetMaxClockInfo", most(nvml.CLOCK_SM), mhz),
 		fixed(fieldMaxMemClock, "nvmlDeviceGetMaxClockInfo", most(nvml.CLOCK_MEM), mhz),

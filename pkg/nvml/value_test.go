@@ -27,6 +27,8 @@ func TestFieldValuesAreDecodedByTheirType(t *testing.T) {
 		{nvml.VALUE_TYPE_SIGNED_INT, 0xFFFF_FFFE, "-2"},
 		{nvml.VALUE_TYPE_UNSIGNED_SHORT, 0xFFFF_0003, "3"},
 		{nvml.VALUE_TYPE_DOUBLE, math.Float64bits(12), "12"},
+		{nvml.VALUE_TYPE_DOUBLE, 12, "12"},
+		{nvml.VALUE_TYPE_DOUBLE, normal - 1, "4503599627370495"},
 		{nvml.VALUE_TYPE_DOUBLE, math.Float64bits(1.5), "implausible"},
 		{nvml.VALUE_TYPE_DOUBLE, math.Float64bits(math.NaN()), "implausible"},
 		{77, 1, "error"},
@@ -52,11 +54,11 @@ func FuzzFieldValue(f *testing.F) {
 				t.Errorf("field %d is %s", field.id, show(got))
 			}
 		}
-		if fieldReturn(nvml.ERROR_UNKNOWN, &v) != nvml.ERROR_UNKNOWN {
-			t.Error("a call that failed has fields that did not")
+		if fieldReturn(nvml.ERROR_UNKNOWN, &v) == nvml.SUCCESS {
+			t.Error("a call that failed has a field that did not")
 		}
-		if got := fieldReturn(nvml.SUCCESS, &v); (got == nvml.SUCCESS) != (ret == 0) {
-			t.Errorf("a field that returned %d is %d", ret, got)
+		if got := fieldReturn(nvml.SUCCESS, &v); (got == nvml.SUCCESS) != (ret == 0 && (kind != 0 || bits != 0)) {
+			t.Errorf("a field of type %d with %x that returned %d is %d", kind, bits, ret, got)
 		}
 	})
 }

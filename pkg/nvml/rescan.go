@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"os"
+	"slices"
+	"time"
+)
+
+// kernelGPUs is where the kernel module lists the GPUs that it drives, by their PCI addresses.
+// A container sees those that were given to it.
+const kernelGPUs = "/proc/driver/nvidia/gpus"
+
+// rescanPause is how long the library is left alone after it was initialised, whatever the
+// kernel module does: to initialise it is no small thing.
+const rescanPause = 30 * time.Second
+
+// driven are the GPUs that the kernel module drives now, nil where that cannot be seen.
+func driven(folder string) []string {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return nil
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// rescan connects anew where the kernel module drives other GPUs than when the library was
+// initialised: that lists what there was then, so that a GPU that is bound later would not be
+// seen. While a call hangs the rest goes on as it is.
+func (s *Source) rescan(w *waiting) error {
+	now := driven(s.kernelGPUs)
+	if now == nil || slices.Equal(now, s.driven) || time.Since(s.connected) < rescanPause || s.stuck() {
+		return nil
+	}
+	s.log.Info("the kernel module drives other GPUs than before; the library is initialised anew", "before", s.driven, "now", now)
+	if err := s.disconnect(w); err != nil {
+		s.log.Warn("the GPUs are read on as they were listed before", "error", err)
+		s.connected = time.Now()
+		return nil
+	}
+	if err := s.connect(w); err != nil {
+		return s.postpone(err)
+	}
+	return nil
+}
+
+// stuck reports whether something is still under way from an earlier reading.
+func (s *Source) stuck() bool {
+	return s.node.taken.Load() || s.peers.lane.taken.Load() ||
+		slices.ContainsFunc(s.cards, func(c *card) bool { return c.lane.taken.Load() })
+}

@@ -10,8 +10,10 @@ import (
 )
 
 const (
-	// logPause is the least time between two lines about the same fault, so that one
-	// that comes and goes with each tick does not turn the log into a second /metrics.
+	// logBurst is how many times a fault may begin before its lines have to wait for each
+	// other, and logPause how long then, so that one that comes and goes with each tick does
+	// not turn the log into a second /metrics, and a second outage soon after a first is told.
+	logBurst = 3
 	logPause = time.Minute
 	// logRepeat is how often a fault that lasts is said again.
 	logRepeat = 10 * time.Minute
@@ -32,6 +34,9 @@ type faultID struct {
 
 type openFault struct {
 	since, told time.Time
+	// credit is how many lines need not wait, as of credited; it grows by one in each logPause.
+	credit   float64
+	credited time.Time
 	// over is when it healed, zero while it lasts; it is remembered until it may be told of again.
 	over time.Time
 	// silent is set while it lasts and the log does not know.
@@ -50,14 +55,15 @@ func (l *faultLog) report(faults []Fault, now time.Time) {
 		here[id] = true
 		o := l.open[id]
 		if o == nil {
-			o = &openFault{since: now, silent: true}
+			o = &openFault{since: now, silent: true, credit: logBurst, credited: now}
 			l.open[id] = o
 		} else if !o.over.IsZero() {
 			o.since, o.over, o.silent = now, time.Time{}, true
 		}
 		switch quiet := now.Sub(o.told); {
-		case o.silent && quiet >= logPause:
+		case o.silent && o.earned(now) >= 1:
 			o.told, o.silent = now, false
+			o.credit--
 			l.log.Warn("fault", attrs(id, "error", f.Text)...)
 		case !o.silent && quiet >= logRepeat:
 			o.told = now
@@ -68,7 +74,7 @@ func (l *faultLog) report(faults []Fault, now time.Time) {
 		switch {
 		case here[id]:
 		case !o.over.IsZero():
-			if now.Sub(o.told) >= logPause {
+			if o.earned(now) == logBurst {
 				delete(l.open, id)
 			}
 		default:
@@ -78,6 +84,13 @@ func (l *faultLog) report(faults []Fault, now time.Time) {
 			}
 		}
 	}
+}
+
+// earned is the credit as it has become by now.
+func (o *openFault) earned(now time.Time) float64 {
+	o.credit = min(logBurst, o.credit+now.Sub(o.credited).Seconds()/logPause.Seconds())
+	o.credited = now
+	return o.credit
 }
 
 func attrs(id faultID, more ...any) []any {

@@ -27,7 +27,7 @@ func TestLogHasALinePerChangeAndNonePerTick(t *testing.T) {
 	}
 }
 
-func TestFaultThatComesAndGoesIsLoggedOnceAMinute(t *testing.T) {
+func TestFaultThatComesAndGoesIsLoggedAFewTimesAndThenOnceAMinute(t *testing.T) {
 	m := newMachine()
 	var buf bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&buf, nil))
@@ -41,8 +41,8 @@ func TestFaultThatComesAndGoesIsLoggedOnceAMinute(t *testing.T) {
 			after(time.Second)
 		}
 	})
-	if n := strings.Count(buf.String(), "msg=fault "); n != 3 {
-		t.Errorf("%d lines in three minutes, want 3:\n%s", n, buf.String())
+	if n := strings.Count(buf.String(), "msg=fault "); n != 5 {
+		t.Errorf("%d lines in three minutes, want 3 and one for each further minute:\n%s", n, buf.String())
 	}
 }
 
@@ -80,5 +80,22 @@ func TestFaultThatComesBackAndStaysIsTold(t *testing.T) {
 	})
 	if lines := strings.Split(strings.TrimSpace(buf.String()), "\n"); len(lines) != 3 || !strings.Contains(lines[2], "gone for good") {
 		t.Errorf("the last word of the log must be that it is broken:\n%s", buf.String())
+	}
+}
+
+func TestASecondOutageSoonAfterTheFirstIsToldAtOnce(t *testing.T) {
+	m := newMachine()
+	var buf bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&buf, nil))
+	turning(t, m, func(c *Config) { c.Log, c.Interval = log, time.Second }, func(t *testing.T, mt *Meter) {
+		for range 2 {
+			m.set(func(m *machine) { m.listErr = errors.New("gone") })
+			after(5 * time.Second)
+			m.set(func(m *machine) { m.listErr = nil })
+			after(5 * time.Second)
+		}
+	})
+	if began, ended := strings.Count(buf.String(), "msg=fault "), strings.Count(buf.String(), "fault is over"); began != 2 || ended != 2 {
+		t.Errorf("%d beginnings and %d ends are told, want 2 each:\n%s", began, ended, buf.String())
 	}
 }

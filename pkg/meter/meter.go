@@ -93,6 +93,7 @@ type Meter struct {
 	index       *sharing.Index
 	tally       *tally
 	faults      *faultLog
+	xids        *xidLog
 	// legality has what is wrong with a table of weights on a kind of card.
 	legality map[string]string
 }
@@ -133,7 +134,7 @@ func New(cfg Config) (*Meter, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	m := &Meter{cfg: cfg, tally: newTally(cfg.EventWindow, cfg.ClockWindow), faults: newFaultLog(cfg.Log), legality: map[string]string{}}
+	m := &Meter{cfg: cfg, tally: newTally(cfg.EventWindow, cfg.ClockWindow), faults: newFaultLog(cfg.Log), xids: newXIDLog(cfg.Log), legality: map[string]string{}}
 	m.Want(cfg.Fields)
 	m.telemetry = newSource(SourceTelemetry, func(ctx context.Context) (gpu.Reading, error) {
 		return cfg.Telemetry.Read(ctx, *m.fields.Load())

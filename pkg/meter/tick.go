@@ -84,8 +84,9 @@ func (m *Meter) meanwhile(now time.Time) string {
 	}
 }
 
-// sound is the reading without what would break its readers: a device without a
-// name or with another's, a sample that is not parallel to the fields, an event of nothing.
+// sound is the reading without what would break or fool its readers: a device without a
+// name or with another's, a sample that is not parallel to the fields, an event of nothing, a
+// value that no hardware has.
 func sound(r gpu.Reading) (gpu.Reading, []Fault) {
 	var faults []Fault
 	seen := make(map[gpu.UUID]bool, len(r.Devices))
@@ -114,6 +115,7 @@ func sound(r gpu.Reading) (gpu.Reading, []Fault) {
 		malformed(s.Entity.GPU, "%d values for %d fields", len(s.Values), len(r.Fields))
 		return false
 	})
+	samples = plausible(samples, r.Fields)
 	events := filter(r.Events, func(e gpu.Event) bool {
 		if e.Kind != 0 && (e.Kind != gpu.EventXID || e.Code > 0) {
 			return true
@@ -123,6 +125,31 @@ func sound(r gpu.Reading) (gpu.Reading, []Fault) {
 	})
 	r.Devices, r.Samples, r.Events = devices, samples, events
 	return r, faults
+}
+
+// plausible is the samples without values that cannot be. What a source answered is copied
+// where something is taken out of it.
+func plausible(samples []gpu.Sample, fields []gpu.FieldID) []gpu.Sample {
+	own := false
+	for i := range samples {
+		values := samples[i].Values
+		mine := false
+		for column, v := range values {
+			kept := gpu.Plausible(fields[column], v)
+			if kept == v {
+				continue
+			}
+			if !own {
+				samples, own = slices.Clone(samples), true
+			}
+			if !mine {
+				values, mine = slices.Clone(values), true
+				samples[i].Values = values
+			}
+			values[column] = kept
+		}
+	}
+	return samples
 }
 
 // filter is in itself where all of it is kept, else a new slice: a source's answer is never written to.
@@ -254,6 +281,7 @@ func (m *Meter) publish(began, planned time.Time, observed bool, division sharin
 	s.Totals.XIDs, s.Totals.Clocks = m.tally.xids, m.tally.clocks
 	s.Totals.add(s, old.snapshot)
 	m.faults.report(faults, now)
+	m.xids.report(s.Reading.Events, now)
 	m.current.Store(&cell{snapshot: s, stale: make(chan struct{})})
 	close(old.stale)
 }

@@ -200,3 +200,19 @@ func TestEveryExpectedFaultIsCountedFromZero(t *testing.T) {
 type wordy struct{ *machine }
 
 func (wordy) Kinds() []string { return []string{"socket_missing"} }
+
+func TestAValueThatCannotBeIsAbsentAndTheSourcesAnswerIsNotWrittenTo(t *testing.T) {
+	values := []gpu.Value{gpu.Int(1<<32 - 1), gpu.Int(40)}
+	good := []gpu.Value{gpu.Int(7), gpu.Int(41)}
+	in := []gpu.Sample{{Values: good}, {Values: values}}
+	out := plausible(in, []gpu.FieldID{203, 150})
+	if out[1].Values[0].Reason() != gpu.ReasonImplausible || out[1].Values[1] != gpu.Int(40) || &out[0].Values[0] != &good[0] {
+		t.Errorf("%+v; want the one value out and the rest as it was", out)
+	}
+	if values[0] != gpu.Int(1<<32-1) || &in[1].Values[0] != &values[0] {
+		t.Errorf("the source's answer was written to: %+v", in)
+	}
+	if same := plausible(in[:1], []gpu.FieldID{203, 150}); &same[0] != &in[0] {
+		t.Error("samples without fault were copied")
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
@@ -142,35 +143,62 @@ func TestAProfilingWatchThatFailsCostsTheProfilingFields(t *testing.T) {
 	}
 }
 
-// A single field that the engine no longer samples, while the others go on.
+// A single field that the engine no longer samples, while the others go on. Its times are only
+// seen to move: the driver's clock or another host's may be anywhere.
 func TestAFieldThatIsNoLongerSampledIsStale(t *testing.T) {
-	m := node(t, "gpus 1 h100", "clock frozen")
-	c := &card{settings: &m.settings, cols: newColumns([]gpu.FieldID{150, 155}, m.library.field)}
-	m.settings.staleAfter = time.Second
-	c.rows.layOut(c.cols, []spot{{entity: entity{groupGPU, 0}, Entity: gpu.Entity{Kind: gpu.KindGPU}}}, func(s spot) []gpu.Value {
-		return c.cols.row(s.Kind, s.divided, gpu.ReasonBlank)
-	})
-	for _, look := range []struct {
-		temperature, power int64
-		want               gpu.Reason
+	for _, moves := range []struct {
+		name     string
+		temp     func(second int) int64
+		staleAt  int
+		patience time.Duration
 	}{
-		{10e6, 10e6, gpu.ReasonNone},
-		{10e6, 10.5e6, gpu.ReasonNone},
-		{10e6, 12e6, gpu.ReasonNone},
-		{10e6, 13e6, gpu.ReasonStale},
-		// The clock is set back: what is sampled since is new.
-		{5e6, 5e6, gpu.ReasonStale},
-		{6e6, 6e6, gpu.ReasonNone},
+		{"sampled each second", func(s int) int64 { return int64(s) * 1e6 }, 0, 3 * time.Second},
+		{"sampled no more after the 5th second", func(s int) int64 { return int64(min(s, 5)) * 1e6 }, 9, 3 * time.Second},
+		{"sampled each 30 s, as the InfoROM is", func(s int) int64 { return int64(s/30) * 30e6 }, 0, 90 * time.Second},
+		{"on a clock that is set back", func(s int) int64 { return int64(1e9 - s) }, 0, 3 * time.Second},
+		{"on a clock that hardly moves", func(s int) int64 { return 7 + int64(s) }, 0, 3 * time.Second},
 	} {
-		c.seen.begin()
-		c.rows.empty()
-		c.put(nil, gpu.ScopeGPU, 0, record{entity: entity{groupGPU, 0}, field: 150, kind: gpu.FieldInt, ts: look.temperature})
-		c.put(nil, gpu.ScopeGPU, 1, record{entity: entity{groupGPU, 0}, field: 155, kind: gpu.FieldFloat, ts: look.power})
-		c.seen.end()
-		if got := c.rows.row(0)[0].Reason(); got != look.want {
-			t.Errorf("%+v: temperature is absent for %q", look, got)
-		}
+		t.Run(moves.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cols := newColumns([]gpu.FieldID{150, 155}, func(id gpu.FieldID) (fieldMeta, bool) {
+					f, ok := gpu.FieldByID(id)
+					return fieldMeta{id: id, kind: f.Type}, ok
+				})
+				c := &card{settings: &settings{frozenAfter: moves.patience}, cols: cols, devices: []gpu.Device{{UUID: "GPU-0"}}}
+				c.layOut(cols)
+				for second := range 200 {
+					c.rows.empty()
+					c.put(nil, gpu.ScopeGPU, 0, record{entity: entity{groupGPU, 0}, field: 150, kind: gpu.FieldInt, ts: moves.temp(second)})
+					c.put(nil, gpu.ScopeGPU, 1, record{entity: entity{groupGPU, 0}, field: 155, kind: gpu.FieldFloat, ts: int64(second) * 1e6})
+					stale := moves.staleAt > 0 && second >= moves.staleAt
+					if got := c.rows.row(0)[0].Reason() == gpu.ReasonStale; got != stale || c.rows.row(0)[1].Reason() != gpu.ReasonNone {
+						t.Fatalf("second %d: stale is %v; the other is absent for %q", second, got, c.rows.row(0)[1].Reason())
+					}
+					time.Sleep(time.Second)
+				}
+			})
+		})
 	}
+}
+
+// What the node has is not sampled at each turn: the results of a diagnosis are there once.
+func TestTheResultOfADiagnosisStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const result = 350
+		cols := newColumns([]gpu.FieldID{result}, func(id gpu.FieldID) (fieldMeta, bool) {
+			return fieldMeta{id: id, kind: gpu.FieldInt, global: true}, true
+		})
+		c := &card{settings: &settings{frozenAfter: time.Second}, cols: cols, devices: []gpu.Device{{UUID: "GPU-0"}}}
+		c.layOut(cols)
+		for range 3 {
+			c.rows.empty()
+			c.put(nil, gpu.ScopeNode, 0, record{entity: entity{groupGPU, 0}, field: result, kind: gpu.FieldInt, ts: 1e6, bits: 1})
+			if n, ok := c.rows.row(0)[0].AsInt(); !ok || n != 1 {
+				t.Fatalf("the result is absent for %q", c.rows.row(0)[0].Reason())
+			}
+			time.Sleep(time.Hour)
+		}
+	})
 }
 
 // An engine whose own thread hangs in the driver still answers, with what it last had.

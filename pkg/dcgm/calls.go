@@ -146,13 +146,10 @@ func (h *handle) gpuStatus(gpuID uint32) (int32, error) {
 // attributes are what does not change about a GPU while it is there, and its MIG mode. Text
 // that DCGM does not know is empty.
 type attributes struct {
-	uuid, name, pciBusID, driver, serial string
-	migEnabled                           bool
+	uuid, name, pciBusID, driver string
+	migEnabled                   bool
 	// fbTotalMiB is the framebuffer's size in MiB, 0 where it is not known.
 	fbTotalMiB uint32
-	// virtualizationMode is DCGM's: 0 none, 1 passthrough, 2 vGPU guest, 3 vGPU host, 4 vSGA
-	// host; -1 where it is not known.
-	virtualizationMode int
 }
 
 // attributes describe a GPU. DCGM does not fail on an id that it does not know: the uuid is
@@ -166,19 +163,14 @@ func (h *handle) attributes(gpuID uint32) (attributes, error) {
 		return attributes{}, err
 	}
 	out := attributes{
-		uuid:               knownText(raw.identifiers.uuid[:]),
-		name:               knownText(raw.identifiers.name[:]),
-		pciBusID:           knownText(raw.identifiers.pci_bus_id[:]),
-		driver:             knownText(raw.identifiers.driver[:]),
-		serial:             knownText(raw.identifiers.serial[:]),
-		migEnabled:         raw.settings.mig_mode == 1,
-		virtualizationMode: -1,
+		uuid:       knownText(raw.identifiers.uuid[:]),
+		name:       knownText(raw.identifiers.name[:]),
+		pciBusID:   knownText(raw.identifiers.pci_bus_id[:]),
+		driver:     knownText(raw.identifiers.driver[:]),
+		migEnabled: raw.settings.mig_mode == 1,
 	}
 	if total := uint32(raw.memory.fb_total); total < int32Blank {
 		out.fbTotalMiB = total
-	}
-	if mode := uint32(raw.identifiers.virtualization_mode); mode < int32Blank {
-		out.virtualizationMode = int(mode)
 	}
 	return out, nil
 }
@@ -188,11 +180,10 @@ type migEntity struct {
 	// entity and parent are in DCGM's numbering; the parent of a GPU instance is its GPU, of a
 	// compute instance its GPU instance.
 	entity, parent entity
-	gpuUUID        gpu.UUID
-	// nvmlGPU, gpuInstance and computeInstance are NVML's numbers, gpu.NoInstance for none.
-	nvmlGPU, gpuInstance, computeInstance int
-	// profile is NVML's number of the profile, slices are its compute slices.
-	profile, slices int
+	// gpuInstance and computeInstance are NVML's numbers, gpu.NoInstance for none.
+	gpuInstance, computeInstance int
+	// slices are the compute slices of its profile.
+	slices int
 }
 
 // hierarchy lists the GPU instances of all GPUs, each followed by its compute instances.
@@ -214,11 +205,8 @@ func (h *handle) hierarchy() ([]migEntity, error) {
 		entities = append(entities, migEntity{
 			entity:          entityOf(e.entity),
 			parent:          entityOf(e.parent),
-			gpuUUID:         gpu.UUID(knownText(e.gpu_uuid[:])),
-			nvmlGPU:         instanceOf(e.nvml_gpu),
 			gpuInstance:     instanceOf(e.nvml_instance),
 			computeInstance: instanceOf(e.nvml_compute_instance),
-			profile:         instanceOf(e.nvml_profile),
 			slices:          max(instanceOf(e.nvml_profile_slices), 0),
 		})
 	}

@@ -50,6 +50,9 @@ type card struct {
 
 	// fresh says that watches are new, and may have to be sampled by request.
 	fresh bool
+	// formerUntil is until when samples of instances are of others, which had the same numbers
+	// before, in the engine's measure.
+	formerUntil int64
 
 	xids xids
 	rows rows
@@ -146,7 +149,7 @@ func (c *card) free() {
 func (c *card) enter(ss *session) {
 	c.ss, c.sets, c.statics, c.cols = ss, nil, nil, nil
 	c.suspect, c.refused = true, nil
-	c.seen = seen{}
+	c.seen, c.formerUntil = seen{}, 0
 	c.mended = time.Time{}
 }
 
@@ -155,7 +158,7 @@ func (c *card) enter(ss *session) {
 func (c *card) leave() {
 	c.closeSets()
 	c.told, c.devices, c.lost = description{}, nil, nil
-	c.seen = seen{}
+	c.seen, c.formerUntil = seen{}, 0
 }
 
 func (c *card) closeSets() {

@@ -291,3 +291,19 @@ func TestVersionsAreComparedByNumber(t *testing.T) {
 		}
 	}
 }
+
+// Packets that vanish without a word are seen by a question that needs no GPU and has no answer.
+func TestAHostEngineThatNoLongerAnswersIsConnectedToAnew(t *testing.T) {
+	sim := pretend(t, "strict on", "gpus 1 h100", "engine remote")
+	m := openOn(t, sim, func(c *Config) { c.Endpoint = Endpoint{address: "127.0.0.1:5555"} })
+	m.until("the first answer", []gpu.FieldID{155}, func(r gpu.Reading) string { return "" })
+	before, _ := m.sim.Calls()
+	m.do("fail dcgmGetAllDevices -11 1")
+	if _, err := m.tryRead(155); err == nil {
+		t.Error("no error")
+	}
+	m.until("the next answer", []gpu.FieldID{155}, func(r gpu.Reading) string { return "" })
+	if after, _ := m.sim.Calls(); after["dcgmConnect_v2"] != before["dcgmConnect_v2"]+1 {
+		t.Errorf("connected %d times, then %d", before["dcgmConnect_v2"], after["dcgmConnect_v2"])
+	}
+}

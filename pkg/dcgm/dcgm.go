@@ -71,12 +71,13 @@ type Config struct {
 // settings are what the workers know. Never modified.
 type settings struct {
 	interval time.Duration
-	// staleAfter is how long a GPU may go without a new sample.
-	staleAfter           time.Duration
-	pauses               pauses
-	gpus, switches, cpus gpu.Selection
-	parts                func(context.Context, gpu.UUID) ([]gpu.Device, error)
-	log                  *slog.Logger
+	// staleAfter is how long a GPU may go without a new sample, frozenAfter a single value. DCGM
+	// samples some fields, as those of the InfoROM, each 30 s at most, whatever it is told.
+	staleAfter, frozenAfter time.Duration
+	pauses                  pauses
+	gpus, switches, cpus    gpu.Selection
+	parts                   func(context.Context, gpu.UUID) ([]gpu.Device, error)
+	log                     *slog.Logger
 }
 
 // pauses are the least times between what must not be done at each reading.
@@ -156,11 +157,11 @@ func Open(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open DCGM: asking %s for its version: %w", l.path(), err)
 	}
-	const quiet = 5 * time.Second
+	const quiet, frozen = 10 * time.Second, 90 * time.Second
 	s := &Source{
 		cfg: cfg, library: l, version: version,
 		settings: settings{
-			interval: cfg.Interval, staleAfter: max(3*cfg.Interval, quiet), pauses: usualPauses(),
+			interval: cfg.Interval, staleAfter: max(3*cfg.Interval, quiet), frozenAfter: max(3*cfg.Interval, frozen), pauses: usualPauses(),
 			gpus: cfg.GPUs, switches: cfg.Switches, cpus: cfg.CPUs, parts: cfg.Parts, log: cfg.Log,
 		},
 		connection: newConnection(l, version, &cfg, severity),

@@ -4,6 +4,7 @@ package dcgm
 
 import (
 	"iter"
+	"math"
 	"slices"
 	"time"
 
@@ -23,9 +24,6 @@ type cursor struct {
 type xids struct {
 	of      gpu.UUID
 	cursors map[entity]cursor
-	// old are entities seen for the first time with an XID from before they were watched: it
-	// is not an event of ours, however long the engine shows it.
-	old map[entity]bool
 	// from is where the samples are needed from, with those of that moment; valid while fresh is
 	// set.
 	from  int64
@@ -37,33 +35,20 @@ func (x *xids) begin() {
 	if x.cursors == nil {
 		x.cursors = map[entity]cursor{}
 	}
-	clear(x.old)
 	x.fresh = false
 }
 
-// seen looks at the last XID of an entity. since is when the entity was first watched, on our
-// clock, in microseconds.
+// seen looks at the last XID of an entity. since is when the entity was first watched, on the
+// engine's clock, in microseconds. What came before is no event of ours, however long the
+// engine shows it, and also where it finds it later, in the kernel's log.
 func (x *xids) seen(rec record, since int64) {
 	c, known := x.cursors[rec.entity]
-	_, present := rec.value().AsInt()
-	switch {
-	case !present:
-		if !known {
-			// Whatever comes from here on is new, also on an engine whose clock is behind ours.
-			x.cursors[rec.entity] = cursor{}
-		}
-		return
-	case known && rec.ts <= c.ts:
-		return
-	case !known && rec.ts < since:
-		if x.old == nil {
-			x.old = map[entity]bool{}
-		}
-		x.old[rec.entity] = true
-		c.ts = rec.ts
-	case !known:
-		c.ts = since
+	if !known {
+		c = cursor{ts: since - 1, told: math.MaxInt}
 		x.cursors[rec.entity] = c
+	}
+	if _, present := rec.value().AsInt(); !present || rec.ts <= c.ts {
+		return
 	}
 	if !x.fresh || c.ts < x.from {
 		x.from, x.fresh = c.ts, true
@@ -89,7 +74,7 @@ func (x *xids) take(samples iter.Seq[record], tell func(entity, int64, int)) {
 		}
 	}
 	for e, now := range counts {
-		if c, known := x.cursors[e]; x.old[e] || known && now.after(c) {
+		if c, known := x.cursors[e]; known && now.after(c) {
 			x.cursors[e] = now
 		}
 	}

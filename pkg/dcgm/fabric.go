@@ -19,13 +19,15 @@ type shelf struct {
 	kinds   []shelfKind
 	records records
 
-	ss     *session
-	cols   *columns
-	gpus   []uint32
-	looked time.Time
-	sets   []*set
-	rows   rows
-	err    error
+	ss   *session
+	cols *columns
+	gpus []uint32
+	sets []*set
+	rows rows
+	err  error
+	// looked is when it last looked what there is, troubled that it or a reading failed since.
+	looked   time.Time
+	troubled bool
 }
 
 // shelfKind is one kind of entity.
@@ -54,7 +56,7 @@ func (f *shelf) read(job shelfJob) shelfAnswer {
 	if job.ss != f.ss {
 		f.ss, f.cols, f.sets = job.ss, nil, nil
 	}
-	if job.cols != f.cols || !slices.Equal(job.gpus, f.gpus) || time.Since(f.looked) >= f.pauses.relook {
+	if job.cols != f.cols || !slices.Equal(job.gpus, f.gpus) || time.Since(f.looked) >= f.pause() {
 		f.prepare(job)
 	}
 	f.rows.empty()
@@ -64,18 +66,25 @@ func (f *shelf) read(job shelfJob) shelfAnswer {
 		err = both(err, f.latest(s))
 	}
 	if err != nil {
-		f.looked = time.Time{}
+		f.troubled = true
 		a.troubles = []trouble{troubleOf(err)}
 	}
 	return a
 }
 
+// pause is the least time between two looks.
+func (f *shelf) pause() time.Duration {
+	if f.troubled {
+		return f.pauses.rewatch
+	}
+	return f.pauses.relook
+}
+
 // prepare finds the entities and watches them. What cannot be had of one kind costs that kind.
 func (f *shelf) prepare(job shelfJob) {
-	f.cols, f.gpus, f.looked, f.err = job.cols, job.gpus, time.Now(), nil
-	old := f.sets
-	f.sets = nil
-	var spots []spot
+	f.cols, f.gpus, f.looked, f.troubled, f.err = job.cols, job.gpus, time.Now(), false, nil
+	var plans []setPlan
+	places := map[string][]spot{}
 	for _, kind := range f.kinds {
 		ids := job.cols.ids(kind.scope)
 		if len(ids) == 0 {
@@ -90,41 +99,43 @@ func (f *shelf) prepare(job shelfJob) {
 			}
 			continue
 		}
+		if len(found) == 0 {
+			continue
+		}
 		plan := setPlan{name: "gpumeter " + kind.name, read: ids}
 		plan.watches[watchValues] = ids
 		for _, s := range found {
 			plan.members = append(plan.members, s.entity)
 		}
-		if len(found) == 0 {
-			continue
-		}
-		var s *set
-		if s, old, err = f.open(plan, old); err != nil {
-			f.err = both(f.err, err)
-		}
-		if s != nil {
-			f.sets = append(f.sets, s)
-			f.err = both(f.err, s.complaint())
-			spots = append(spots, found...)
-		}
+		plans, places[plan.name] = append(plans, plan), found
 	}
-	for _, s := range old {
-		s.close()
+	f.follow(plans)
+	var spots []spot
+	for _, s := range f.sets {
+		spots = append(spots, places[s.plan.name]...)
 	}
 	f.rows.layOut(job.cols, spots, func(s spot) []gpu.Value { return job.cols.row(s.Kind, false, gpu.ReasonBlank) })
 }
 
-// open is the old set with the same members, with what is watched changed to the plan, or a new
-// one; the rest of the old ones is returned.
-func (f *shelf) open(plan setPlan, old []*set) (*set, []*set, error) {
-	i := slices.IndexFunc(old, func(s *set) bool { return s.plan.name == plan.name && slices.Equal(s.plan.members, plan.members) })
-	if i < 0 {
-		s, err := openSet(f.ss, plan, f.interval)
-		return s, old, err
+// follow makes the sets those of the plans: all anew where one differs, the old ones ended
+// before. DCGM's modules for switches and for CPUs end all watches of a client where it ends
+// one. What was sampled stays readable, so that there is no gap.
+func (f *shelf) follow(plans []setPlan) {
+	if slices.EqualFunc(f.sets, plans, func(s *set, p setPlan) bool { return s.complaint() == nil && s.plan.same(p) }) {
+		return
 	}
-	s := old[i]
-	err := s.follow(plan, f.interval)
-	return s, slices.Delete(old, i, i+1), err
+	for _, s := range f.sets {
+		s.close()
+	}
+	f.sets = nil
+	for _, plan := range plans {
+		s, err := openSet(f.ss, plan, f.interval)
+		f.err = both(f.err, err)
+		if s != nil {
+			f.sets = append(f.sets, s)
+			f.err = both(f.err, s.complaint())
+		}
+	}
 }
 
 func (f *shelf) latest(s *set) error {

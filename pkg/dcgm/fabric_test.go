@@ -180,6 +180,7 @@ func TestLinksThatHangHangAlone(t *testing.T) {
 
 func TestAFabricThatFailsIsToldAndTriedAgain(t *testing.T) {
 	m := node(t, append(fabricNode(), "fail dcgmGetNvLinkLinkStatus -3 2")...)
+	m.settings.pauses.rewatch = interval
 	link := m.fieldOfScope(gpu.ScopeLink)
 	r := m.read(155, link, switchTemp)
 	if len(r.Samples) != 4 || len(r.Troubles) != 1 || cell(r, 0, 155)[0] == '(' {

@@ -225,8 +225,8 @@ type incident struct {
 }
 
 // checkHealth evaluates the checks that setHealth asked for, over the time since the last
-// evaluation. It can take long. overall is the worst result.
-func (h *handle) checkHealth(group groupID) (overall int32, incidents []incident, err error) {
+// evaluation. It can take long.
+func (h *handle) checkHealth(group groupID) (incidents []incident, err error) {
 	var raw *C.struct_health_response
 	err = h.do("dcgmHealthCheck", group.String(), func(l *C.struct_library, id C.uint64_t) C.int32_t {
 		var status C.int32_t
@@ -234,7 +234,7 @@ func (h *handle) checkHealth(group groupID) (overall int32, incidents []incident
 		return status
 	})
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	defer C.free(unsafe.Pointer(raw))
 	found := first(raw.at[:], raw.count)
@@ -248,5 +248,5 @@ func (h *handle) checkHealth(group groupID) (overall int32, incidents []incident
 			text:   textOf(f.message[:]),
 		})
 	}
-	return int32(raw.overall), incidents, nil
+	return incidents, nil
 }

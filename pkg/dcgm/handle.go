@@ -17,6 +17,8 @@ type handle struct {
 	library  *library
 	id       C.uint64_t
 	embedded bool
+	// local says that the engine is on this host, and its clock ours.
+	local bool
 
 	// mu guards what follows and is never held during a call into DCGM.
 	mu     sync.Mutex

@@ -57,7 +57,7 @@ func (c *checker) check(job healthJob) healthAnswer {
 	if a.err = c.prepare(members); a.err != nil {
 		return a
 	}
-	_, incidents, err := c.ss.checkHealth(c.group)
+	incidents, err := c.ss.checkHealth(c.group)
 	if err != nil {
 		a.err = c.ss.fail(fmt.Errorf("checking health: %w", err))
 		return a

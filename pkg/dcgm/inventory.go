@@ -45,6 +45,13 @@ func (d *description) complete() bool {
 	return d.static[entity{groupGPU, d.id}][fieldMinor].Reason() != gpu.ReasonBlank
 }
 
+// unsliced reports whether the card is in MIG mode and its slices are not known: DCGM has 0 for
+// them out of MIG mode, and samples them rarely.
+func (d *description) unsliced() bool {
+	slices, ok := d.number(entity{groupGPU, d.id}, fieldMIGMaxSlices)
+	return d.attributes.migEnabled && ok && slices == 0
+}
+
 // devices are the card and its MIG devices, in the order of the GPU instances. parts are the
 // same devices as somebody else describes them who knows more, such as NVML; it may be empty.
 func (d *description) devices(parts []gpu.Device) []gpu.Device {

@@ -79,13 +79,25 @@ func statics() []gpu.FieldID {
 type setPlan struct {
 	name    string
 	members []entity
+	// parted says that there are instances among the members, which change what they are.
+	parted  bool
 	watches [kindsOfWatch][]gpu.FieldID
 	read    []gpu.FieldID
 }
 
+// same reports whether p is for the same members and fields as another plan.
+func (p *setPlan) same(other setPlan) bool {
+	for kind := range kindsOfWatch {
+		if !slices.Equal(p.watches[kind], other.watches[kind]) {
+			return false
+		}
+	}
+	return p.name == other.name && slices.Equal(p.members, other.members) && slices.Equal(p.read, other.read)
+}
+
 // watchOf is how often a kind of field is sampled and what is kept of it: two samples, because
 // only the last is read, but every XID for an hour.
-func watchOf(kind kindOfWatch, interval time.Duration) (period, keep time.Duration, samples int32) {
+func (p *setPlan) watchOf(kind kindOfWatch, interval time.Duration) (period, keep time.Duration, samples int32) {
 	const (
 		rarely = time.Minute
 		events = time.Hour
@@ -95,7 +107,9 @@ func watchOf(kind kindOfWatch, interval time.Duration) (period, keep time.Durati
 	period, samples = interval, last
 	switch kind {
 	case watchStatics:
-		period = max(interval, rarely)
+		if !p.parted {
+			period = max(interval, rarely)
+		}
 	case watchXIDs, watchBind:
 		return interval, events, most
 	default:
@@ -177,7 +191,7 @@ func (p cardPlan) unsorted() []setPlan {
 			all = append(all, entity{groupComputeInstance, uint32(c.id)})
 		}
 	}
-	own := setPlan{name: name + " and instances", members: all}
+	own := setPlan{name: name + " and instances", members: all, parted: true}
 	p.watchOwn(&own)
 	if p.crowded {
 		p.watchFields(&own, p.cols.ids(append(onCard, gpu.ScopeGPUInstance)...))

@@ -129,7 +129,6 @@ type fieldMeta struct {
 	level entityGroup
 	// global says that the field has one value per node.
 	global bool
-	tag    string
 }
 
 // field describes a field, and reports whether this libdcgm knows it. The library knows
@@ -145,7 +144,6 @@ func (l *library) field(id gpu.FieldID) (fieldMeta, bool) {
 		kind:   fieldTypeOf(uint16(uint8(meta._type))),
 		level:  entityGroup(meta.entity_level),
 		global: meta.scope == scopeGlobal,
-		tag:    textOf(meta.tag[:]),
 	}, true
 }
 
@@ -183,7 +181,7 @@ func (l *library) startEmbedded(o embedded) (*handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.owner = &handle{library: l, id: id, embedded: true}
+	l.owner = &handle{library: l, id: id, embedded: true, local: true}
 	return l.owner, nil
 }
 
@@ -207,7 +205,7 @@ func (l *library) connect(address string, unix bool, timeout time.Duration) (*ha
 	if err != nil {
 		return nil, err
 	}
-	return &handle{library: l, id: id}, nil
+	return &handle{library: l, id: id, local: unix}, nil
 }
 
 func (l *library) init() error {

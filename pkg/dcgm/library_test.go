@@ -104,10 +104,10 @@ func TestTheLibraryAndItsEngineTellTheirVersions(t *testing.T) {
 func TestFieldsAreDescribedByTheLibrary(t *testing.T) {
 	m := newMachine(t, "gpus 1 h100")
 	for id, want := range map[gpu.FieldID]fieldMeta{
-		1:    {id: 1, kind: gpu.FieldText, level: groupNone, global: true, tag: "driver_version"},
-		150:  {id: 150, kind: gpu.FieldInt, level: groupGPU, tag: "gpu_temp"},
-		155:  {id: 155, kind: gpu.FieldFloat, level: groupGPU, tag: "power_usage"},
-		1005: {id: 1005, kind: gpu.FieldFloat, level: groupGPUInstance, tag: "dram_active"},
+		1:    {id: 1, kind: gpu.FieldText, level: groupNone, global: true},
+		150:  {id: 150, kind: gpu.FieldInt, level: groupGPU},
+		155:  {id: 155, kind: gpu.FieldFloat, level: groupGPU},
+		1005: {id: 1005, kind: gpu.FieldFloat, level: groupGPUInstance},
 	} {
 		if got, ok := m.library.field(id); !ok || got != want {
 			t.Errorf("field %d is %+v (%t), want %+v", id, got, ok, want)
@@ -141,13 +141,13 @@ func TestGPUsAreListedAndDescribed(t *testing.T) {
 	m.do(t, "attach 3")
 	got, err := m.attributes(0)
 	if err != nil || got.uuid != "GPU-0a" || got.pciBusID != "00000000:18:00.0" || got.driver != "580.95.05" ||
-		got.serial != "165" || got.fbTotalMiB != 81559 || got.migEnabled || !strings.Contains(got.name, "H100") {
+		got.fbTotalMiB != 81559 || got.migEnabled || !strings.Contains(got.name, "H100") {
 		t.Errorf("GPU 0 is %+v, %v", got, err)
 	}
 	if got, err := m.attributes(3); err != nil || !got.migEnabled {
 		t.Errorf("GPU 3 is %+v, %v", got, err)
 	}
-	if got, err := m.attributes(7); err != nil || got != (attributes{virtualizationMode: -1}) {
+	if got, err := m.attributes(7); err != nil || got != (attributes{}) {
 		t.Errorf("a GPU that is not there is %+v, %v", got, err)
 	}
 }
@@ -161,9 +161,6 @@ func TestMIGDevicesAreListedWithNVMLsNumbers(t *testing.T) {
 	}
 	instances := make(map[entity]migEntity)
 	for _, e := range entities {
-		if e.gpuUUID != "GPU-1b" || e.nvmlGPU != 1 {
-			t.Errorf("%s is of GPU %s, NVML's %d", e.entity, e.gpuUUID, e.nvmlGPU)
-		}
 		switch e.entity.group {
 		case groupGPUInstance:
 			instances[e.entity] = e
@@ -435,13 +432,13 @@ func TestHealthIncidentsAreListed(t *testing.T) {
 	if err := m.setHealth(group, 0xffffffff, 30*time.Second, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if overall, incidents, err := m.checkHealth(group); err != nil || overall != 0 || len(incidents) != 0 {
-		t.Errorf("%d, %+v, %v", overall, incidents, err)
+	if incidents, err := m.checkHealth(group); err != nil || len(incidents) != 0 {
+		t.Errorf("%+v, %v", incidents, err)
 	}
 	m.do(t, `health 1 memory fail 81 "An uncontained error"`, `health 0 pcie warn 3 "Replays"`)
-	overall, incidents, err := m.checkHealth(group)
-	if err != nil || overall != 20 || len(incidents) != 2 {
-		t.Fatalf("%d, %+v, %v", overall, incidents, err)
+	incidents, err := m.checkHealth(group)
+	if err != nil || len(incidents) != 2 {
+		t.Fatalf("%+v, %v", incidents, err)
 	}
 	for _, want := range []incident{
 		{entity: entity{groupGPU, 1}, system: 0x10, health: 20, code: 81, text: "An uncontained error"},
@@ -483,7 +480,7 @@ func TestEveryDCGM4IsSpokenTo(t *testing.T) {
 			_, groups := m.metricGroups(0)
 			_, modules := m.moduleStatuses()
 			health := m.setHealth(group, 1, time.Second, time.Minute)
-			_, _, checked := m.checkHealth(group)
+			_, checked := m.checkHealth(group)
 			err := errors.Join(attributes, hierarchy, cpus, links, groups, modules, health, checked, m.latest(group, fields, &r))
 			if err != nil {
 				t.Error(err)

@@ -26,10 +26,13 @@ type seen struct {
 	// we saw it change, on a clock of our own: the engine's may be another host's, or be set back.
 	newest, before int64
 	advanced       time.Time
+	// clock is the time of the newest UUID, by which the engine's own clock is known.
+	clock int64
 }
 
 func (s *seen) begin() {
 	s.newest, s.before = 0, s.newest
+	s.clock = 0
 	s.unsampled, s.unwatched, s.changed, s.silent = false, false, false, gpu.ReasonNone
 	s.asked, s.answered, s.known = 0, 0, 0
 }
@@ -94,6 +97,7 @@ func (c *card) lookAgain(job cardJob, before cardAnswer) cardAnswer {
 // layOut makes a row for the card and each instance.
 func (c *card) layOut(cols *columns) {
 	c.described = c.devices
+	c.rows.patience = c.frozenAfter
 	c.rows.layOut(cols, spotsOf(c.devices, c.gpus), func(s spot) []gpu.Value {
 		row := cols.row(s.Kind, s.divided, gpu.ReasonBlank)
 		for i, id := range cols.fields {
@@ -139,7 +143,7 @@ func (c *card) notice(rec record) {
 	self := rec.entity == entity{groupGPU, c.id}
 	switch rec.field {
 	case gpu.FieldXID:
-		c.xids.seen(rec, micros(c.watchedSince))
+		c.xids.seen(rec, c.since())
 	case gpu.FieldBindEvent:
 		c.noticeBind(rec)
 	case gpu.FieldUUID:
@@ -157,6 +161,11 @@ func (c *card) notice(rec record) {
 func (c *card) noticeUUID(rec record, self bool) {
 	uuid, ok := rec.value().AsText()
 	c.seen.newest = max(c.seen.newest, rec.ts)
+	c.seen.clock = max(c.seen.clock, rec.ts)
+	if self && ok && rec.ts < c.formerUntil {
+		// The clock was set back.
+		c.formerUntil = 0
+	}
 	switch {
 	case self && rec.status == stGPUIsLost:
 		c.seen.silent = gpu.ReasonLost
@@ -164,9 +173,29 @@ func (c *card) noticeUUID(rec record, self bool) {
 	case self:
 		c.seen.known++
 		c.suspect = c.suspect || uuid != c.told.attributes.uuid
-	case rec.entity.group == groupComputeInstance && uuid != c.told.text(rec.entity, gpu.FieldUUID):
+	case rec.entity.group == groupComputeInstance && !c.former(rec) && uuid != c.told.text(rec.entity, gpu.FieldUUID):
+		if c.told.text(rec.entity, gpu.FieldUUID) != "" {
+			c.formerUntil = rec.ts - 1
+		}
 		c.redescribe()
 	}
+}
+
+// former reports whether a sample is of the instance that had the same number before: DCGM
+// keeps what it sampled when it gives a number to another instance.
+func (c *card) former(rec record) bool {
+	return rec.entity.group != groupGPU && rec.ts > 0 && rec.ts <= c.formerUntil
+}
+
+// since is when XIDs were first watched, by the clock that they are told in.
+func (c *card) since() int64 {
+	since := micros(c.watchedSince)
+	if c.ss.local || c.seen.clock == 0 {
+		return since
+	}
+	// Another host's clock, which is as far from ours as its newest sample; that is a little
+	// older than now, so that rather too much than too little counts as new.
+	return since + c.seen.clock - micros(time.Now())
 }
 
 // redescribe has the devices described anew in the same reading.
@@ -199,10 +228,6 @@ func (c *card) put(s *set, scope gpu.Scope, col int, rec record) {
 			}
 		}
 		c.seen.newest = max(c.seen.newest, rec.ts)
-		if v.Present() && rec.ts < c.seen.before-c.staleAfter.Microseconds() {
-			// The engine goes on with this GPU, but not with this field.
-			v = gpu.Absent(gpu.ReasonStale)
-		}
 	}
 	switch {
 	case scope == gpu.ScopeNode:
@@ -213,6 +238,7 @@ func (c *card) put(s *set, scope gpu.Scope, col int, rec record) {
 			v = gpu.Int(0)
 		}
 		c.rows.putXID(col, v, rec.ts)
+	case c.former(rec):
 	default:
 		c.rows.put(rec.entity, col, v, rec.ts)
 	}

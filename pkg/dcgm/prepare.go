@@ -16,6 +16,9 @@ const partsPatience = 5 * time.Second
 
 // prepare makes what is known and watched fit what is there and what is asked for.
 func (c *card) prepare(job cardJob) error {
+	if c.told.attributes.uuid != "" && !sameInstances(c.told.instances, job.instances) {
+		c.formerUntil = max(c.formerUntil, c.seen.clock)
+	}
 	var unknown error
 	if c.suspect || c.told.attributes.uuid == "" {
 		if unknown = c.identify(job); unknown != nil && len(c.devices) == 0 {
@@ -149,6 +152,7 @@ func (c *card) describe() {
 		}
 		c.statics = lists
 	}
+	former := false
 	static := map[entity]map[gpu.FieldID]gpu.Value{}
 	for _, list := range c.statics {
 		if err := c.ss.latest(c.sets[0].id, list.id, &c.records); err != nil {
@@ -157,6 +161,10 @@ func (c *card) describe() {
 		}
 		for i := range c.records.len() {
 			rec := c.records.at(i)
+			if c.former(rec) {
+				former = true
+				continue
+			}
 			if static[rec.entity] == nil {
 				static[rec.entity] = map[gpu.FieldID]gpu.Value{}
 			}
@@ -166,7 +174,10 @@ func (c *card) describe() {
 	c.told.static = static
 	parts, whole := c.others()
 	devices := c.told.devices(parts)
-	c.unfinished = !c.told.complete() || !whole || c.parts != nil && !describes(parts, devices)
+	if former {
+		c.tried = time.Time{}
+	}
+	c.unfinished = former || !c.told.complete() || c.told.unsliced() || !whole || c.parts != nil && !describes(parts, devices)
 	if !slices.EqualFunc(devices, c.devices, sameDevice) {
 		c.devices = devices
 	}

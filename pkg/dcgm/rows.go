@@ -2,7 +2,11 @@
 
 package dcgm
 
-import "github.com/gpumeter/gpumeter/pkg/gpu"
+import (
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/gpu"
+)
 
 // spot is what a row of a reading is of: an entity in DCGM's numbering and in ours.
 type spot struct {
@@ -24,19 +28,33 @@ type rows struct {
 	xid int64
 	// hint is the row that was last written to: records come entity by entity.
 	hint int
+	// now is when this reading was begun; a value whose time has not moved for longer than
+	// patience is stale. With a patience of 0 none is.
+	now      time.Time
+	patience time.Duration
+	pulses   []pulse
+}
+
+// pulse is the time of a value in DCGM's measure, and when we first saw it to be that. Times
+// are only compared for being the same: DCGM takes them from the driver or another host's clock.
+type pulse struct {
+	ts   int64
+	seen time.Time
 }
 
 // layOut makes a row for each spot; blank is what it holds before anything is known.
 func (r *rows) layOut(cols *columns, spots []spot, blank func(spot) []gpu.Value) {
-	*r = rows{cols: cols, spots: spots, newest: make([]int64, len(spots))}
+	*r = rows{cols: cols, spots: spots, newest: make([]int64, len(spots)), patience: r.patience}
 	for _, s := range spots {
 		r.blank = append(r.blank, blank(s)...)
 	}
 	r.values = make([]gpu.Value, len(r.blank))
+	r.pulses = make([]pulse, len(r.blank))
 }
 
-// empty takes back what was known.
+// empty takes back what was known, for a reading that begins.
 func (r *rows) empty() {
+	r.now = time.Now()
 	copy(r.values, r.blank)
 	clear(r.newest)
 	r.xid, r.hint = 0, 0
@@ -62,12 +80,24 @@ func (r *rows) put(e entity, col int, v gpu.Value, ts int64) {
 		if r.blank[cell].Reason() != gpu.ReasonBlank {
 			return
 		}
+		if v.Present() && r.frozen(cell, ts) {
+			v = gpu.Absent(gpu.ReasonStale)
+		}
 		r.values[cell] = v
 		if v.Present() {
 			r.newest[i] = max(r.newest[i], ts)
 		}
 		return
 	}
+}
+
+// frozen reports whether the engine goes on, but not with this value.
+func (r *rows) frozen(cell int, ts int64) bool {
+	p := &r.pulses[cell]
+	if p.ts != ts || p.seen.IsZero() {
+		*p = pulse{ts, r.now}
+	}
+	return r.patience > 0 && r.now.Sub(p.seen) > r.patience
 }
 
 // putEverywhere places what the node has in every row.

@@ -32,7 +32,7 @@ func openSet(ss *session, plan setPlan, interval time.Duration) (*set, error) {
 	if err != nil {
 		return nil, ss.fail(err)
 	}
-	s := &set{ss: ss, id: id, plan: setPlan{name: plan.name, members: plan.members}}
+	s := &set{ss: ss, id: id, plan: setPlan{name: plan.name, members: plan.members, parted: plan.parted}}
 	if err := s.follow(plan, interval); err != nil {
 		s.close()
 		return nil, err
@@ -69,17 +69,17 @@ func (s *set) rewatch(kind kindOfWatch, ids []gpu.FieldID, interval time.Duratio
 	if err != nil {
 		return s.ss.fail(fmt.Errorf("watching %s of %s: %w", kind, s.plan.name, err))
 	}
-	period, keep, samples := watchOf(kind, interval)
+	// First, because DCGM's modules end all watches of a group, or of a client, at once.
+	if len(s.watched[kind]) > 0 {
+		s.unwatch(slices.DeleteFunc(slices.Clone(s.plan.watches[kind]), func(id gpu.FieldID) bool { return slices.Contains(ids, id) }))
+	}
+	period, keep, samples := s.plan.watchOf(kind, interval)
 	s.failed[kind] = nil
 	s.fresh = s.fresh || len(lists) > 0
 	for _, list := range lists {
 		if err := s.ss.watch(s.id, list.id, period, keep, samples); err != nil {
 			s.failed[kind] = fmt.Errorf("watching %s of %s: %w", kind, s.plan.name, s.ss.fail(err))
 		}
-	}
-	gone := slices.DeleteFunc(slices.Clone(s.plan.watches[kind]), func(id gpu.FieldID) bool { return slices.Contains(ids, id) })
-	if len(s.watched[kind]) > 0 {
-		s.unwatch(gone)
 	}
 	s.ss.lists.release(s.watched[kind])
 	s.watched[kind] = lists

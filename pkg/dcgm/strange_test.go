@@ -194,7 +194,7 @@ func TestCountsBeyondTheArraysAreNotBelieved(t *testing.T) {
 	if ids, err := h.metricGroups(0); err != nil || len(ids) != 1 {
 		t.Errorf("metric groups %v, %v", ids, err)
 	}
-	_, incidents, err := h.checkHealth(0)
+	incidents, err := h.checkHealth(0)
 	if err != nil || len(incidents) != 1024 || len(incidents[1023].text) != 1024 {
 		t.Errorf("%d incidents, %v", len(incidents), err)
 	}

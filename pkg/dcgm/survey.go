@@ -78,6 +78,10 @@ func look(job clerkJob) clerkAnswer {
 	if a.err != nil {
 		a.err = job.ss.fail(a.err)
 	}
+	if job.what == errandSurvey && !job.ss.embedded && returned(a.err) == stTimeout {
+		// It needs nothing of the driver: nobody is at the other end any more.
+		job.ss.renew(a.err)
+	}
 	return a
 }
 

@@ -220,3 +220,45 @@ func TestNoFieldIsWatchedTwiceOnAnEntity(t *testing.T) {
 		}
 	})
 }
+
+// DCGM's modules for profiling, switches and CPUs end all watches of a group or of a client when
+// one is ended, so that none may be begun before.
+func TestWatchesEndBeforeOthersBegin(t *testing.T) {
+	for _, change := range []struct {
+		name          string
+		before, after []gpu.FieldID
+		anew          int
+	}{
+		{"profiling", []gpu.FieldID{1001, 1004}, []gpu.FieldID{1004, 1005}, 1},
+		{"CPUs and cores", []gpu.FieldID{cpuTemp, coreUtil}, []gpu.FieldID{cpuTemp, coreUtil + 1}, 2},
+	} {
+		t.Run(change.name, func(t *testing.T) {
+			m := node(t, "gpus 1 h100", "cpu 0 cores 2")
+			m.read(change.before...)
+			watches := func() int {
+				calls, err := m.sim.Calls()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return calls["dcgmWatchFields"]
+			}
+			first := watches()
+			m.do("hang call dcgmUnwatchFields")
+			_, _ = m.tryRead(change.after...)
+			m.state("a watch is being ended", func(s dcgmsim.State) bool { return s.Blocked == 1 })
+			if n := watches() - first; n > 0 {
+				t.Errorf("%d were begun before", n)
+			}
+			m.do("unhang all")
+			m.until("an answer", change.after, func(r gpu.Reading) string {
+				if len(r.Troubles) > 0 {
+					return r.Troubles[0].Text
+				}
+				return ""
+			})
+			if n := watches() - first; n != change.anew {
+				t.Errorf("%d were begun, want %d", n, change.anew)
+			}
+		})
+	}
+}

@@ -67,6 +67,42 @@ func TestWhatTheNodeHasStandsOnEveryDevice(t *testing.T) {
 	}
 }
 
+// The watches of what the node has go with those of one GPU.
+func TestWhatTheNodeHasOutlivesAGPU(t *testing.T) {
+	for _, version := range []string{"4.5.0", "4.6.0"} {
+		t.Run(version, func(t *testing.T) {
+			m := node(t, "version "+version, "text global 1 580.1", "gpus 4 h100")
+			fields := []gpu.FieldID{gpu.FieldDriverVersion, 155}
+			says := func(r gpu.Reading, want string) string {
+				for _, i := range []int{0, 1, 3} {
+					if got := cell(r, i, gpu.FieldDriverVersion); got != want {
+						return fmt.Sprintf("the driver by GPU %d is %s, want %s", i, got, want)
+					}
+				}
+				return ""
+			}
+			m.until("all GPUs", fields, func(r gpu.Reading) string { return says(r, "580.1") })
+			m.do("detach 2")
+			for range 4 {
+				if why := says(m.read(fields...), "580.1"); why != "" {
+					t.Error(why)
+				}
+			}
+			// What is remembered would stay as it was.
+			m.do("text global 1 580.2")
+			m.until("it is watched again", fields, func(r gpu.Reading) string { return says(r, "580.2") })
+			before, err := m.sim.Calls()
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.read(fields...)
+			if after, _ := m.sim.Calls(); after["dcgmWatchFields"] != before["dcgmWatchFields"] {
+				t.Error("it is watched anew at each reading")
+			}
+		})
+	}
+}
+
 // One GPU offers everything, one a few fields, one none; profiling of the others must not suffer.
 func TestAMixedNodeKeepsProfilingWhereItWorks(t *testing.T) {
 	m := node(t, "gpus 3 h100", "prof 1 1001,1009", "prof 2 none")

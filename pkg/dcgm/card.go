@@ -50,9 +50,8 @@ type card struct {
 
 	// fresh says that watches are new, and may have to be sampled by request.
 	fresh bool
-	// formerUntil is until when samples of instances are of others, which had the same numbers
-	// before, in the engine's measure.
-	formerUntil int64
+	// formers are the instances that had the numbers of the present ones before.
+	formers map[entity]former
 
 	xids xids
 	rows rows
@@ -149,7 +148,7 @@ func (c *card) free() {
 func (c *card) enter(ss *session) {
 	c.ss, c.sets, c.statics, c.cols = ss, nil, nil, nil
 	c.suspect, c.refused = true, nil
-	c.seen, c.formerUntil = seen{}, 0
+	c.seen, c.formers = seen{}, nil
 	c.mended = time.Time{}
 }
 
@@ -158,7 +157,7 @@ func (c *card) enter(ss *session) {
 func (c *card) leave() {
 	c.closeSets()
 	c.told, c.devices, c.lost = description{}, nil, nil
-	c.seen, c.formerUntil = seen{}, 0
+	c.seen, c.formers = seen{}, nil
 }
 
 func (c *card) closeSets() {

@@ -107,8 +107,8 @@ func (c *columns) ids(scopes ...gpu.Scope) []gpu.FieldID {
 }
 
 // concerns reports whether a field of a scope is a quantity of an entity. What the node has
-// stands on each GPU and instance; a quantity of instances stands on the GPU where it is not
-// divided into any.
+// stands on each GPU and instance; a quantity of instances stands on the GPU where none
+// of its instances is read.
 func concerns(scope gpu.Scope, kind gpu.Kind, divided bool) bool {
 	switch scope {
 	case gpu.ScopeNode:
@@ -145,6 +145,17 @@ func (c *columns) row(kind gpu.Kind, divided bool, rest gpu.Reason) []gpu.Value 
 		}
 	}
 	return row
+}
+
+// idle reports whether no value with a time of its own can come into an empty row: what the
+// node has and the last XID are older than the reading.
+func (c *columns) idle(row []gpu.Value) bool {
+	for i, v := range row {
+		if v.Reason() == gpu.ReasonBlank && c.scopes[i] != gpu.ScopeNode && c.fields[i] != gpu.FieldXID {
+			return false
+		}
+	}
+	return true
 }
 
 // repeat gives the columns of a field that was asked for twice the same value.

@@ -75,6 +75,11 @@ type connection struct {
 	// detached says that the driver was detached, and is to be attached by the next engine.
 	detached bool
 	closed   bool
+	// left is closed from Release to Resume, leftAt is when it was; overdue says that the
+	// goroutine has not been told yet, because it was busy.
+	left    chan struct{}
+	leftAt  time.Time
+	overdue bool
 	// ended is what letting go of the engine for good came to, valid once done is closed.
 	ended error
 }
@@ -92,7 +97,7 @@ func newConnection(l *library, version string, cfg *Config, severity int) *conne
 	return &connection{
 		library: l, version: version, endpoint: cfg.Endpoint, log: cfg.Log,
 		embedded: embedded{LogFile: cfg.LogFile, Severity: severity},
-		orders:   make(chan order), done: make(chan struct{}), pause: firstPause, since: time.Now(),
+		orders:   make(chan order), done: make(chan struct{}), left: make(chan struct{}), pause: firstPause, since: time.Now(),
 	}
 }
 
@@ -103,6 +108,12 @@ func (c *connection) run(ctx context.Context) {
 		c.mu.Lock()
 		var broken <-chan struct{}
 		var wake <-chan time.Time
+		if c.overdue {
+			c.overdue = false
+			c.mu.Unlock()
+			_ = c.obey(order{release: true})
+			continue
+		}
 		switch {
 		case c.released:
 		case c.session != nil:
@@ -231,6 +242,41 @@ func (c *connection) end() {
 	}
 }
 
+// leave has every reading err from now on that no session is to be had; arrive undoes it.
+func (c *connection) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !isClosed(c.left) {
+		c.leftAt = time.Now()
+		close(c.left)
+	}
+}
+
+func (c *connection) arrive() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.overdue = false
+	if isClosed(c.left) {
+		c.left = make(chan struct{})
+	}
+}
+
+// leaving closes with the next leave.
+func (c *connection) leaving() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.left
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // order gives the goroutine an order and waits for it until ctx ends.
 func (c *connection) order(ctx context.Context, o order) error {
 	o.answer = make(chan error, 1)
@@ -239,6 +285,9 @@ func (c *connection) order(ctx context.Context, o order) error {
 	case <-c.done:
 		return c.outage()
 	case <-ctx.Done():
+		c.mu.Lock()
+		c.overdue = o.release
+		c.mu.Unlock()
 		return fmt.Errorf("DCGM (%s) is busy with a call that does not come back: %w", c.endpoint, ctx.Err())
 	}
 	select {
@@ -253,11 +302,11 @@ func (c *connection) order(ctx context.Context, o order) error {
 func (c *connection) current(ctx context.Context) (*session, error) {
 	for {
 		c.mu.Lock()
-		ss, trying := c.session, c.trying
-		if c.released {
-			trying = nil
-		}
+		ss, trying, left := c.session, c.trying, c.left
 		c.mu.Unlock()
+		if isClosed(left) {
+			return nil, c.outage()
+		}
 		if ss != nil {
 			if !ss.over() {
 				return ss, nil
@@ -269,6 +318,7 @@ func (c *connection) current(ctx context.Context) (*session, error) {
 		}
 		select {
 		case <-trying:
+		case <-left:
 		case <-ctx.Done():
 			return nil, c.outage()
 		}
@@ -286,8 +336,9 @@ func (c *connection) outage() error {
 	switch {
 	case c.closed:
 		return closedOutage()
-	case c.released:
-		return &outage{kind: kindReleased, text: "DCGM was let go of at " + since + " so that the driver can be changed; resume to read again"}
+	case c.released || isClosed(c.left):
+		return &outage{kind: kindReleased, text: "DCGM was released at " + c.leftAt.Format(time.DateTime) +
+			" so that the driver can be changed: read again after Resume (SIGUSR1 with --dcgm-release)"}
 	case c.session != nil:
 		return &outage{kind: kindConnection, text: fmt.Sprintf("DCGM (%s) was lost just now and is tried again", c.endpoint), err: c.session.cause}
 	default:

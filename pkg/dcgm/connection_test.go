@@ -190,7 +190,7 @@ func TestReleaseLetsGoUntilResume(t *testing.T) {
 				t.Errorf("%s: a second release: %v", name, err)
 			}
 			m.state("nobody holds the engine", func(s dcgmsim.State) bool { return !s.Embedded && s.Connections == 0 })
-			if _, err := m.tryRead(155); kindOf(err) != kindReleased || !strings.Contains(err.Error(), "resume") {
+			if _, err := m.tryRead(155); kindOf(err) != kindReleased || !strings.Contains(err.Error(), "Resume (SIGUSR1") {
 				t.Errorf("%s: read: %v", name, err)
 			}
 			m.do("xid 0 31")
@@ -257,6 +257,47 @@ func TestReleaseSaysWhatStillHoldsTheDriver(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// Nothing needs to come back for a reading to say that the driver was let go of.
+func TestAReadingAfterReleaseErrsAtOnceThoughEverythingHangs(t *testing.T) {
+	m := node(t, "gpus 2 h100")
+	m.read(155)
+	m.do("hang all")
+	ctx, done := context.WithCancel(t.Context())
+	under := make(chan error, 2)
+	for range 2 {
+		go func() {
+			_, err := m.Read(ctx, nil)
+			under <- err
+		}()
+	}
+	m.state("a call hangs", func(s dcgmsim.State) bool { return s.Blocked > 0 })
+	released := make(chan error)
+	go func() { released <- m.Release(ctx) }()
+	// The second of the readings waits for its turn no longer.
+	if err := <-under; kindOf(err) != kindReleased {
+		t.Errorf("a reading that waits: %v", err)
+	}
+	for range 3 {
+		if _, err := m.tryRead(); kindOf(err) != kindReleased {
+			t.Errorf("read: %v", err)
+		}
+	}
+	done()
+	if err := <-released; err == nil {
+		t.Error("released while everything hangs")
+	}
+	<-under
+	if _, err := m.Read(t.Context(), nil); kindOf(err) != kindReleased {
+		t.Errorf("read: %v", err)
+	}
+	m.do("unhang all")
+	m.state("the engine is let go of", func(s dcgmsim.State) bool { return !s.Embedded })
+	if err := m.Resume(t.Context()); err != nil {
+		t.Errorf("resume: %v", err)
+	}
+	m.until("it answers", nil, func(gpu.Reading) string { return "" })
 }
 
 func TestTriesAreFurtherAndFurtherApart(t *testing.T) {

@@ -7,10 +7,12 @@
 // # Isolation
 //
 // A call into libdcgm can hang, and cannot be cancelled. Each GPU has a worker of its own that
-// makes all calls that can hang because of it; one worker each looks at the inventory, at links
-// and switches, at CPUs, and at health. A Read waits for them as long as its context allows,
+// makes all calls that can hang because of it; its health has another, since a
+// check can take long; one worker each looks at the inventory, at links and switches, and at
+// CPUs. A Read waits for them as long as its context allows,
 // and goes on without those that are late: their GPU is in trouble, and they get nothing more
-// to do until they are back. So there is never more than one stuck thread per GPU.
+// to do until they are back. So there is never more than one stuck thread per GPU, and one more
+// where its health check hangs.
 //
 // # Groups and watches
 //
@@ -91,10 +93,16 @@ type pauses struct {
 	// round: rounds of health checks, more often than which DCGM does not look, and looks for
 	// ways between GPUs.
 	round time.Duration
+	// overdue is how long a health check may take before it is told, forget how old its result
+	// may become.
+	overdue, forget time.Duration
 }
 
 func usualPauses() pauses {
-	return pauses{mend: 30 * time.Second, rewatch: 5 * time.Second, relook: time.Minute, round: 30 * time.Second}
+	return pauses{
+		mend: 30 * time.Second, rewatch: 5 * time.Second, relook: time.Minute, round: 30 * time.Second,
+		overdue: time.Minute, forget: 3 * time.Minute,
+	}
 }
 
 // Source reads GPUs through DCGM. Make it with Open. Read is for one caller at a time; the
@@ -125,11 +133,16 @@ type Source struct {
 	// devices is the last inventory, named the GPUs in it that are not lost.
 	devices []gpu.Device
 	named   map[uint32]gpu.UUID
+	// marks are when the entities of the last reading answered last.
+	marks map[gpu.Entity]mark
+	// node is the last that was known of what the node has, in the session nodeOf.
+	nodeOf *session
+	node   map[gpu.FieldID]gpu.Value
 
 	closing sync.Once
 	// asking says that Facts has a question to the engine under way.
 	asking atomic.Bool
-	// mu guards driver, which is empty until a GPU has told it.
+	// mu guards driver, which is empty until a GPU has told it, and what there is on the shelves.
 	mu     sync.Mutex
 	driver string
 }
@@ -166,6 +179,8 @@ func Open(cfg Config) (*Source, error) {
 		},
 		connection: newConnection(l, version, &cfg, severity),
 		turn:       make(chan struct{}, 1),
+		marks:      map[gpu.Entity]mark{},
+		node:       map[gpu.FieldID]gpu.Value{},
 	}
 	if cfg.Endpoint.Embedded() {
 		if s.connection.try(); s.connection.err != nil {
@@ -187,7 +202,7 @@ func Open(cfg Config) (*Source, error) {
 		name: "CPUs", scopes: []gpu.Scope{gpu.ScopeCPU, gpu.ScopeCPUCore},
 		worker: newWorker(host.read, host.records.free),
 	}
-	s.health.worker = newWorker((&checker{settings: &s.settings}).check, nil)
+	s.health.settings = &s.settings
 	var keep context.Context
 	keep, s.disconnect = context.WithCancel(context.Background())
 	go s.connection.run(keep)
@@ -278,39 +293,6 @@ func (ss *session) facts() []string {
 	return facts
 }
 
-// Release lets go of the driver, so that it can be upgraded: an engine in this process is
-// stopped, a host engine is disconnected from. Until Resume every Read answers an error of
-// the kind "released". It waits for calls under way until ctx ends; its error says where the
-// driver may still be held.
-func (s *Source) Release(ctx context.Context) error {
-	if err := s.takeTurn(ctx); err != nil {
-		return fmt.Errorf("let go of DCGM: %w", err)
-	}
-	defer s.giveTurn()
-	ctx, done := context.WithCancel(ctx)
-	defer done()
-	defer context.AfterFunc(s.ctx, done)()
-	s.settle(ctx)
-	if ctx.Err() != nil {
-		// Nothing is read any more all the same, and the driver is let go of when it can be.
-		ctx, done = context.WithTimeout(context.WithoutCancel(ctx), closePatience)
-		defer done()
-	}
-	if err := s.connection.order(ctx, order{release: true, detach: !s.busy()}); err != nil {
-		return fmt.Errorf("let go of DCGM: %w", err)
-	}
-	return nil
-}
-
-// Resume takes the engine again after Release. Where that fails it is tried again in the
-// background.
-func (s *Source) Resume(ctx context.Context) error {
-	if err := s.connection.order(ctx, order{}); err != nil {
-		return fmt.Errorf("take DCGM again: %w", err)
-	}
-	return nil
-}
-
 // Close ends the source: a Read under way returns, and the engine is let go of. Calls that
 // hang are left behind with the engine or connection that they are in, which is an error. A
 // second Close does nothing.
@@ -337,7 +319,9 @@ func (s *Source) close() error {
 	s.clerk.end()
 	s.fabric.worker.end()
 	s.host.worker.end()
-	s.health.worker.end()
+	for _, r := range s.health.rounds {
+		r.worker.end()
+	}
 	select {
 	case <-s.connection.done:
 		return s.connection.ended
@@ -353,7 +337,8 @@ func (s *Source) shelves() [2]*shelfState { return [2]*shelfState{&s.fabric, &s.
 
 // busy reports whether calls are under way.
 func (s *Source) busy() bool {
-	busy := s.clerk.busy() || s.fabric.worker.busy() || s.host.worker.busy() || s.health.worker.busy()
+	busy := s.clerk.busy() || s.fabric.worker.busy() || s.host.worker.busy()
+	busy = busy || slices.ContainsFunc(s.health.rounds, func(r *healthRound) bool { return r.worker.busy() })
 	return busy || slices.ContainsFunc(s.cards, func(c *cardState) bool { return c.worker.busy() })
 }
 
@@ -376,7 +361,9 @@ func (s *Source) settle(ctx context.Context) {
 			f.worker.take(ctx.Done())
 		}
 	}
-	if s.health.worker.busy() {
-		s.health.worker.take(ctx.Done())
+	for _, r := range s.health.rounds {
+		if r.worker.busy() {
+			r.worker.take(ctx.Done())
+		}
 	}
 }

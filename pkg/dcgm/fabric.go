@@ -25,6 +25,8 @@ type shelf struct {
 	sets []*set
 	rows rows
 	err  error
+	// there are the numbers of all entities that were found, selected or not.
+	there map[gpu.Kind][]int
 	// looked is when it last looked what there is, troubled that it or a reading failed since.
 	looked   time.Time
 	troubled bool
@@ -34,8 +36,10 @@ type shelf struct {
 type shelfKind struct {
 	name  string
 	scope gpu.Scope
-	// find are all entities of the kind that are selected.
-	find func(*settings, *session) ([]spot, error)
+	kind  gpu.Kind
+	// find are all entities of the kind; selected tells by its number whether one is read.
+	find     func(*session) ([]spot, error)
+	selected func(*settings, int) bool
 }
 
 // shelfJob is one reading; gpus are the GPUs there are, whose links may have come or gone.
@@ -49,6 +53,7 @@ type shelfJob struct {
 type shelfAnswer struct {
 	rows     *rows
 	troubles []trouble
+	there    map[gpu.Kind][]int
 }
 
 // read does one job.
@@ -60,7 +65,7 @@ func (f *shelf) read(job shelfJob) shelfAnswer {
 		f.prepare(job)
 	}
 	f.rows.empty()
-	a := shelfAnswer{rows: &f.rows}
+	a := shelfAnswer{rows: &f.rows, there: f.there}
 	err := f.err
 	for _, s := range f.sets {
 		err = both(err, f.latest(s))
@@ -85,12 +90,13 @@ func (f *shelf) prepare(job shelfJob) {
 	f.cols, f.gpus, f.looked, f.troubled, f.err = job.cols, job.gpus, time.Now(), false, nil
 	var plans []setPlan
 	places := map[string][]spot{}
+	f.there = map[gpu.Kind][]int{}
 	for _, kind := range f.kinds {
 		ids := job.cols.ids(kind.scope)
 		if len(ids) == 0 {
 			continue
 		}
-		found, err := kind.find(f.settings, f.ss)
+		found, err := kind.find(f.ss)
 		if err != nil {
 			_ = f.ss.fail(err)
 			f.log.Debug("DCGM does not list them", "what", kind.name, "error", err)
@@ -99,6 +105,8 @@ func (f *shelf) prepare(job shelfJob) {
 			}
 			continue
 		}
+		f.there[kind.kind] = numbersOf(found)
+		found = slices.DeleteFunc(found, func(s spot) bool { return !kind.selected(f.settings, s.ID) })
 		if len(found) == 0 {
 			continue
 		}
@@ -115,6 +123,17 @@ func (f *shelf) prepare(job shelfJob) {
 		spots = append(spots, places[s.plan.name]...)
 	}
 	f.rows.layOut(job.cols, spots, func(s spot) []gpu.Value { return job.cols.row(s.Kind, false, gpu.ReasonBlank) })
+}
+
+// numbersOf are the numbers of the entities, ascending, each once: two GPUs have links of one
+// number.
+func numbersOf(spots []spot) []int {
+	numbers := make([]int, 0, len(spots))
+	for _, s := range spots {
+		numbers = append(numbers, s.ID)
+	}
+	slices.Sort(numbers)
+	return slices.Compact(numbers)
 }
 
 // follow makes the sets those of the plans: all anew where one differs, the old ones ended
@@ -162,22 +181,22 @@ func (f *shelf) latest(s *set) error {
 // fabricKinds are the NVLinks and the switches between them.
 func fabricKinds() []shelfKind {
 	return []shelfKind{
-		{"NVLinks", gpu.ScopeLink, findLinks},
-		{"NvSwitches", gpu.ScopeSwitch, findSwitches},
+		{"NVLinks", gpu.ScopeLink, gpu.KindLink, findLinks, func(c *settings, port int) bool { return c.switches.Minor(port) }},
+		{"NvSwitches", gpu.ScopeSwitch, gpu.KindSwitch, findSwitches, func(c *settings, id int) bool { return c.switches.Major(id) }},
 	}
 }
 
 // hostKinds are the CPUs that DCGM can see into.
 func hostKinds() []shelfKind {
 	return []shelfKind{
-		{"CPUs", gpu.ScopeCPU, findCPUs},
-		{"CPU cores", gpu.ScopeCPUCore, findCores},
+		{"CPUs", gpu.ScopeCPU, gpu.KindCPU, findCPUs, func(c *settings, id int) bool { return c.cpus.Major(id) }},
+		{"CPU cores", gpu.ScopeCPUCore, gpu.KindCPUCore, findCores, func(c *settings, id int) bool { return c.cpus.Minor(id) }},
 	}
 }
 
 // findLinks are the links of the GPUs, then those of the switches, by port. The GPU of a link
 // is DCGM's number for now: who knows the devices puts its UUID there.
-func findLinks(c *settings, ss *session) ([]spot, error) {
+func findLinks(ss *session) ([]spot, error) {
 	if !ss.links {
 		// Older engines number links otherwise, and a wrong number is another link.
 		return nil, fmt.Errorf("links need DCGM 4.3.1 or newer on both sides: %w", errMissing)
@@ -191,9 +210,6 @@ func findLinks(c *settings, ss *session) ([]spot, error) {
 	})
 	var spots []spot
 	for _, l := range links {
-		if !c.switches.Minor(l.port) {
-			continue
-		}
 		e := gpu.Entity{Kind: gpu.KindLink, ID: l.port}
 		if l.parent.group == groupSwitch {
 			e.Parent = int(l.parent.id)
@@ -203,7 +219,7 @@ func findLinks(c *settings, ss *session) ([]spot, error) {
 	return spots, nil
 }
 
-func findSwitches(c *settings, ss *session) ([]spot, error) {
+func findSwitches(ss *session) ([]spot, error) {
 	ids, err := ss.entities(groupSwitch)
 	if err != nil {
 		return nil, err
@@ -211,28 +227,24 @@ func findSwitches(c *settings, ss *session) ([]spot, error) {
 	slices.Sort(ids)
 	var spots []spot
 	for _, id := range ids {
-		if c.switches.Major(int(id)) {
-			spots = append(spots, spot{entity: entity{groupSwitch, id}, Entity: gpu.Entity{Kind: gpu.KindSwitch, ID: int(id)}})
-		}
+		spots = append(spots, spot{entity: entity{groupSwitch, id}, Entity: gpu.Entity{Kind: gpu.KindSwitch, ID: int(id)}})
 	}
 	return spots, nil
 }
 
-func findCPUs(c *settings, ss *session) ([]spot, error) {
+func findCPUs(ss *session) ([]spot, error) {
 	cpus, err := ss.cpuCores()
 	if err != nil {
 		return nil, err
 	}
 	var spots []spot
 	for _, p := range cpus {
-		if c.cpus.Major(int(p.id)) {
-			spots = append(spots, spot{entity: entity{groupCPU, p.id}, Entity: gpu.Entity{Kind: gpu.KindCPU, ID: int(p.id)}})
-		}
+		spots = append(spots, spot{entity: entity{groupCPU, p.id}, Entity: gpu.Entity{Kind: gpu.KindCPU, ID: int(p.id)}})
 	}
 	return spots, nil
 }
 
-func findCores(c *settings, ss *session) ([]spot, error) {
+func findCores(ss *session) ([]spot, error) {
 	cpus, err := ss.cpuCores()
 	if err != nil {
 		return nil, err
@@ -240,12 +252,10 @@ func findCores(c *settings, ss *session) ([]spot, error) {
 	var spots []spot
 	for _, p := range cpus {
 		for _, core := range p.cores {
-			if c.cpus.Minor(int(core)) {
-				spots = append(spots, spot{
-					entity: entity{groupCPUCore, core},
-					Entity: gpu.Entity{Kind: gpu.KindCPUCore, ID: int(core), Parent: int(p.id)},
-				})
-			}
+			spots = append(spots, spot{
+				entity: entity{groupCPUCore, core},
+				Entity: gpu.Entity{Kind: gpu.KindCPUCore, ID: int(core), Parent: int(p.id)},
+			})
 		}
 	}
 	return spots, nil

@@ -137,6 +137,26 @@ func TestSelectionsOfSwitchesAndCPUs(t *testing.T) {
 	}
 }
 
+func TestWhatThereIsIsKnownWhateverIsSelected(t *testing.T) {
+	m := openOn(t, pretend(t, fabricNode()...), func(c *Config) {
+		c.Switches, _ = gpu.ParseSelection("g:9")
+		c.CPUs, _ = gpu.ParseSelection("g:9")
+	})
+	m.read(155)
+	if ids, known := m.Entities(gpu.KindSwitch); known {
+		t.Errorf("switches %v are known, and nobody looked", ids)
+	}
+	m.read(switchTemp, coreUtil)
+	for kind, want := range map[gpu.Kind][]int{gpu.KindSwitch: {0, 1}, gpu.KindCPUCore: {0, 1, 2}} {
+		if ids, known := m.Entities(kind); !known || !slices.Equal(ids, want) {
+			t.Errorf("kind %d: %v, %v; want %v", kind, ids, known, want)
+		}
+	}
+	if ids, known := m.Entities(gpu.KindCPU); known {
+		t.Errorf("CPUs %v are known, and nobody looked", ids)
+	}
+}
+
 // No switches, no CPUs that can be seen into, and a libdcgm that numbers links otherwise: no
 // samples, and nothing that is wrong.
 func TestWhatANodeDoesNotHaveIsNoTrouble(t *testing.T) {

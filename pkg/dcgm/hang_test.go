@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,8 +63,12 @@ func TestAGPUThatHangsFromTheStartIsTroubleWithoutAName(t *testing.T) {
 	if len(r.Devices) != 1 || r.Devices[0].Index != 1 || cell(r, 1, 155)[0] == '(' {
 		t.Errorf("devices %+v, power %s", r.Devices, cell(r, 1, 155))
 	}
-	if len(r.Troubles) != 1 || r.Troubles[0].GPU != "" || !strings.Contains(r.Troubles[0].Text, "GPU 0") {
+	if len(r.Troubles) != 1 || r.Troubles[0].GPU != "" || r.Troubles[0].Reason != gpu.ReasonTimeout ||
+		!strings.HasPrefix(r.Troubles[0].Text, "GPU 0 (no UUID known yet): ") || !strings.Contains(r.Troubles[0].Text, "dmesg") {
 		t.Errorf("troubles: %+v", r.Troubles)
+	}
+	if r := m.read(155); len(r.Troubles) != 1 || !strings.HasPrefix(r.Troubles[0].Text, "GPU 0 (no UUID known yet): ") {
+		t.Errorf("later troubles: %+v", r.Troubles)
 	}
 	m.do("unhang 0")
 	m.until("both", []gpu.FieldID{155}, func(r gpu.Reading) string {
@@ -203,7 +208,7 @@ func TestHealthChecksThatBlockHurtNobody(t *testing.T) {
 		t.Errorf("the report is %+v", first.Health)
 	}
 	m.do("hang call dcgmHealthCheck", "health 0 clear")
-	m.state("a check hangs", func(s dcgmsim.State) bool { m.read(fields...); return s.Blocked == 1 })
+	m.state("the checks hang", func(s dcgmsim.State) bool { m.read(fields...); return s.Blocked == 2 })
 	for range 20 {
 		r := m.read(fields...)
 		if cell(r, 0, 155)[0] == '(' || len(r.Troubles) > 0 || len(r.Health.Incidents) != 1 {
@@ -211,8 +216,8 @@ func TestHealthChecksThatBlockHurtNobody(t *testing.T) {
 		}
 		time.Sleep(interval)
 	}
-	if state, _ := m.sim.State(); state.Blocked != 1 {
-		t.Errorf("%d calls are stuck", state.Blocked)
+	if state, _ := m.sim.State(); state.Blocked != 2 {
+		t.Errorf("%d calls are stuck, want one for each GPU", state.Blocked)
 	}
 	m.do("unhang all")
 	m.until("a new round", fields, func(r gpu.Reading) string {
@@ -221,14 +226,88 @@ func TestHealthChecksThatBlockHurtNobody(t *testing.T) {
 		}
 		return ""
 	})
-	// Nobody asks any more: the group goes.
+	// Nobody asks any more: the groups go.
 	before, _ := m.sim.State()
 	m.read(155)
-	m.state("the group of the checks is gone", func(s dcgmsim.State) bool { m.read(155); return s.Groups == before.Groups-1 })
+	m.state("the groups of the checks are gone", func(s dcgmsim.State) bool { m.read(155); return s.Groups == before.Groups-2 })
+}
+
+// A GPU whose check hangs keeps no other from its own, is told, and is no longer said to be well.
+func TestACheckThatHangsCostsItsGPUOnly(t *testing.T) {
+	for _, how := range []string{"hang call dcgmHealthCheck", "hang 3"} {
+		t.Run(how, func(t *testing.T) {
+			m := openOn(t, pretend(t, "strict on", "gpus 4 h100"), nil)
+			m.settings.pauses.round, m.settings.pauses.overdue, m.settings.pauses.forget = interval, 5*interval, 3*time.Second
+			fields := []gpu.FieldID{155, gpu.FieldHealthStatus}
+			m.until("all are checked", fields, func(r gpu.Reading) string { return checked(r, 0, 1, 2, 3) })
+			m.do(how)
+			if how == "hang 3" {
+				m.do(`health 0 memory fail 81 "uncontained"`)
+				r := m.until("GPU 3 is no longer said to be well", fields, func(r gpu.Reading) string { return checked(r, 0, 1, 2) })
+				if len(r.Health.Incidents) != 1 || r.Health.Incidents[0].GPU != r.Devices[0].UUID {
+					t.Errorf("the others' incidents are %+v", r.Health.Incidents)
+				}
+				if state, _ := m.sim.State(); state.Blocked < 1 || state.Blocked > 2 {
+					t.Errorf("%d calls are stuck", state.Blocked)
+				}
+			} else {
+				r := m.until("none is said to be well", fields, func(r gpu.Reading) string { return checked(r) })
+				if len(r.Troubles) != 4 || r.Troubles[3].GPU != r.Devices[3].UUID || r.Troubles[3].Reason != gpu.ReasonTimeout ||
+					!strings.Contains(r.Troubles[3].Text, "health check of GPU 3 has not come back since") {
+					t.Errorf("troubles: %+v", r.Troubles)
+				}
+				if state, _ := m.sim.State(); state.Blocked != 4 {
+					t.Errorf("%d calls are stuck, want one for each GPU", state.Blocked)
+				}
+			}
+			m.do("unhang all")
+			m.until("all are checked again", fields, func(r gpu.Reading) string {
+				return checked(r, 0, 1, 2, 3) + strings.Trim(fmt.Sprint(r.Troubles), "[]")
+			})
+		})
+	}
+}
+
+// checked says how the GPUs that were checked differ from those wanted.
+func checked(r gpu.Reading, want ...int) string {
+	var got []int
+	for _, d := range r.Devices {
+		if slices.Contains(r.Health.Checked, d.UUID) {
+			got = append(got, d.Index)
+		}
+	}
+	if !slices.Equal(got, want) {
+		return fmt.Sprintf("checked are %v, want %v", got, want)
+	}
+	return ""
+}
+
+// An engine has 62 groups for its clients.
+func TestManyGPUsShareAHealthGroup(t *testing.T) {
+	for n, each := range map[int]bool{1: true, 8: true, 14: true, 15: false, 18: false, 19: true, 28: true, 29: false, 32: false} {
+		s := &survey{all: make([]uint32, n)}
+		groups, health := 3*n, 1
+		if s.crowded() {
+			groups = n
+		}
+		if s.roomy() {
+			health = n
+		}
+		if s.roomy() != each || groups+health > 62 {
+			t.Errorf("%d GPUs have %d groups and %d for health", n, groups, health)
+		}
+	}
+	m := openOn(t, pretend(t, "strict on", "gpus 16 h100"), nil)
+	var all []int
+	for i := range 16 {
+		all = append(all, i)
+	}
+	m.until("all are checked", []gpu.FieldID{gpu.FieldHealthStatus}, func(r gpu.Reading) string { return checked(r, all...) })
+	m.state("one group for all", func(s dcgmsim.State) bool { return s.Groups == 16+1 })
 }
 
 func TestHealthThatCannotBeCheckedIsTold(t *testing.T) {
-	m := node(t, "gpus 1 h100", "fail dcgmHealthSet_v2 -33")
+	m := node(t, "gpus 2 h100", "fail dcgmHealthSet_v2 -33")
 	r := m.until("trouble", []gpu.FieldID{155, gpu.FieldHealthStatus}, func(r gpu.Reading) string {
 		if len(r.Troubles) == 0 {
 			return "none"

@@ -175,48 +175,6 @@ func systemOf(mask uint32) gpu.HealthSystem {
 	}
 }
 
-// healthDesk is where readings hear of the health checks.
-type healthDesk struct {
-	worker *worker[healthJob, healthAnswer]
-	// ss, cards and began are those of the last round that was begun.
-	ss    *session
-	cards map[uint32]gpu.UUID
-	began time.Time
-	// report is that of the last round that was finished, err why a later one was not.
-	report gpu.HealthReport
-	err    error
-}
-
-// tend takes in a round that has finished and begins one that is due.
-func (d *healthDesk) tend(ss *session, cards map[uint32]gpu.UUID, s *survey, pause time.Duration) {
-	if a, ok := d.worker.late(); ok {
-		if d.err = a.err; a.err == nil && !a.report.Time.IsZero() {
-			d.report = a.report
-		}
-	}
-	due := ss != d.ss || time.Since(d.began) >= pause || !maps.Equal(cards, d.cards)
-	if d.worker.busy() || !due || len(cards) == 0 {
-		return
-	}
-	d.ss, d.cards, d.began = ss, cards, time.Now()
-	d.worker.begin(healthJob{ss: ss, cards: cards, instances: s.instances})
-}
-
-// stop ends the checks where nobody asks for them any more.
-func (d *healthDesk) stop(ss *session) {
-	if d.ss == nil {
-		return
-	}
-	d.worker.late()
-	if d.worker.busy() {
-		return
-	}
-	if d.ss == ss {
-		d.worker.begin(healthJob{ss: ss})
-	}
-	d.ss, d.cards, d.report, d.err = nil, nil, gpu.HealthReport{}, nil
-}
-
 // peersDesk is where readings hear of the ways between the GPUs, for which the clerk asks.
 type peersDesk struct {
 	ss    *session

@@ -230,7 +230,7 @@ func lostDevices(devices []gpu.Device) []gpu.Device {
 // devices.
 func spotsOf(devices []gpu.Device, gpus gpu.Selection) []spot {
 	var out []spot
-	divided := len(devices) > 1
+	divided := slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.IsMIG() && gpus.Minor(d.InstanceEntity) })
 	for i, d := range devices {
 		switch {
 		case !d.IsMIG() && gpus.Major(d.Index):
@@ -243,4 +243,36 @@ func spotsOf(devices []gpu.Device, gpus gpu.Selection) []spot {
 		}
 	}
 	return out
+}
+
+// without names the devices of which others have none, by index and UUID, the first few of many.
+// A device that was lost and is not, or the other way round, is another one here.
+func without(devices, others []gpu.Device) string {
+	const most = 16
+	type state struct {
+		id   gpu.UUID
+		lost bool
+	}
+	there := make(map[state]bool, len(others))
+	for _, d := range others {
+		there[state{d.UUID, d.Lost}] = true
+	}
+	var names []string
+	for _, d := range devices {
+		if there[state{d.UUID, d.Lost}] {
+			continue
+		}
+		name := fmt.Sprintf("GPU %d %.80s", d.Index, d.UUID)
+		if d.Lost {
+			name += " (lost)"
+		}
+		names = append(names, name)
+	}
+	if more := len(names) - most; more > 0 {
+		names = append(names[:most], fmt.Sprintf("and %d more", more))
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
 }

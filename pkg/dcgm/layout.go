@@ -150,7 +150,8 @@ type cardPlan struct {
 
 // sets are the groups of a GPU; the first has what is watched for the source itself. A GPU
 // without instances has one, of itself. One with instances has three, so that what the card
-// has is asked of the card alone and what instances have of them alone; events and UUIDs are
+// has is asked of the card alone and what instances have of those alone that are read, or of the
+// card where none is; events and UUIDs are
 // those of compute instances too.
 func (p cardPlan) sets() []setPlan {
 	sets := p.unsorted()
@@ -171,10 +172,11 @@ func (p cardPlan) unsorted() []setPlan {
 	if p.gpus.Major(int(p.id)) {
 		onCard = append(onCard, gpu.ScopeGPU)
 	}
+	read := func(i instance) bool { return p.gpus.Minor(i.id) }
+	if len(onCard) > 1 && !slices.ContainsFunc(p.instances, read) {
+		onCard = append(onCard, gpu.ScopeGPUInstance)
+	}
 	if len(p.instances) == 0 {
-		if len(onCard) > 1 {
-			onCard = append(onCard, gpu.ScopeGPUInstance)
-		}
 		own := setPlan{name: name, members: card}
 		p.watchOwn(&own)
 		p.watchFields(&own, p.cols.ids(onCard...))
@@ -184,7 +186,7 @@ func (p cardPlan) unsorted() []setPlan {
 	for _, i := range p.instances {
 		e := entity{groupGPUInstance, uint32(i.id)}
 		all = append(all, e)
-		if p.gpus.Minor(i.id) {
+		if read(i) {
 			chosen = append(chosen, e)
 		}
 		for _, c := range i.parts {
@@ -194,7 +196,10 @@ func (p cardPlan) unsorted() []setPlan {
 	own := setPlan{name: name + " and instances", members: all, parted: true}
 	p.watchOwn(&own)
 	if p.crowded {
-		p.watchFields(&own, p.cols.ids(append(onCard, gpu.ScopeGPUInstance)...))
+		if len(chosen) > 0 {
+			onCard = append(onCard, gpu.ScopeGPUInstance)
+		}
+		p.watchFields(&own, p.cols.ids(onCard...))
 		return []setPlan{own}
 	}
 	sets := []setPlan{own}

@@ -14,6 +14,8 @@ type seen struct {
 	// unsampled says that the engine has taken no sample yet, unwatched that watches are gone,
 	// changed that the devices must be described anew.
 	unsampled, unwatched, changed bool
+	// nodeUnwatched says that a watch of what the node has is gone: it goes with any of the GPUs.
+	nodeUnwatched bool
 	// silent is why the GPU says nothing, ReasonNone if it says something.
 	silent gpu.Reason
 	// asked and answered count what the card itself was asked for and had, known what it said of
@@ -26,14 +28,15 @@ type seen struct {
 	// we saw it change, on a clock of our own: the engine's may be another host's, or be set back.
 	newest, before int64
 	advanced       time.Time
-	// clock is the time of the newest UUID, by which the engine's own clock is known.
-	clock int64
+	// clock is the time of the newest UUID, by which the engine's own clock is known, self that
+	// of the card's.
+	clock, self int64
 }
 
 func (s *seen) begin() {
 	s.newest, s.before = 0, s.newest
 	s.clock = 0
-	s.unsampled, s.unwatched, s.changed, s.silent = false, false, false, gpu.ReasonNone
+	s.unsampled, s.unwatched, s.nodeUnwatched, s.changed, s.silent = false, false, false, false, gpu.ReasonNone
 	s.asked, s.answered, s.known = 0, 0, 0
 }
 
@@ -71,6 +74,9 @@ func (c *card) look(job cardJob) cardAnswer {
 		c.seen.unwatched = true
 	}
 	c.seen.end()
+	if c.seen.silent == gpu.ReasonNone {
+		c.rows.attest(c.seen.clock)
+	}
 	a.devices, a.events = c.devices, c.newEvents()
 	// Once, because the engine may never have what is missing.
 	a.unsampled = c.fresh && (c.seen.unsampled || !c.told.complete())
@@ -162,9 +168,12 @@ func (c *card) noticeUUID(rec record, self bool) {
 	uuid, ok := rec.value().AsText()
 	c.seen.newest = max(c.seen.newest, rec.ts)
 	c.seen.clock = max(c.seen.clock, rec.ts)
-	if self && ok && rec.ts < c.formerUntil {
-		// The clock was set back.
-		c.formerUntil = 0
+	if self && ok {
+		if rec.ts < c.seen.self {
+			// The clock was set back, and says nothing of what was before.
+			c.formers = nil
+		}
+		c.seen.self = rec.ts
 	}
 	switch {
 	case self && rec.status == stGPUIsLost:
@@ -173,18 +182,9 @@ func (c *card) noticeUUID(rec record, self bool) {
 	case self:
 		c.seen.known++
 		c.suspect = c.suspect || uuid != c.told.attributes.uuid
-	case rec.entity.group == groupComputeInstance && !c.former(rec) && uuid != c.told.text(rec.entity, gpu.FieldUUID):
-		if c.told.text(rec.entity, gpu.FieldUUID) != "" {
-			c.formerUntil = rec.ts - 1
-		}
-		c.redescribe()
+	case rec.entity.group == groupComputeInstance:
+		c.noticePart(rec, uuid)
 	}
-}
-
-// former reports whether a sample is of the instance that had the same number before: DCGM
-// keeps what it sampled when it gives a number to another instance.
-func (c *card) former(rec record) bool {
-	return rec.entity.group != groupGPU && rec.ts > 0 && rec.ts <= c.formerUntil
 }
 
 // since is when XIDs were first watched, by the clock that they are told in.
@@ -217,6 +217,7 @@ func (c *card) put(s *set, scope gpu.Scope, col int, rec record) {
 	v := rec.value()
 	if rec.status == stNotWatched {
 		v = gpu.Absent(s.unwatchedReason(rec.field))
+		c.seen.nodeUnwatched = c.seen.nodeUnwatched || scope == gpu.ScopeNode && v.Reason() == gpu.ReasonBlank
 	}
 	if _, own := ownWatch(rec.field); !own {
 		if rec.entity == (entity{groupGPU, c.id}) {

@@ -5,6 +5,7 @@ package dcgm
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,17 +17,14 @@ const partsPatience = 5 * time.Second
 
 // prepare makes what is known and watched fit what is there and what is asked for.
 func (c *card) prepare(job cardJob) error {
-	if c.told.attributes.uuid != "" && !sameInstances(c.told.instances, job.instances) {
-		c.formerUntil = max(c.formerUntil, c.seen.clock)
-	}
 	var unknown error
+	if c.told.attributes.uuid != "" && !sameInstances(c.told.instances, job.instances) {
+		c.renumber(job.instances)
+	}
 	if c.suspect || c.told.attributes.uuid == "" {
 		if unknown = c.identify(job); unknown != nil && len(c.devices) == 0 {
 			return unknown
 		}
-	}
-	if !sameInstances(c.told.instances, job.instances) {
-		c.told.instances, c.unfinished, c.tried, c.cols = job.instances, true, time.Time{}, nil
 	}
 	if c.refused != nil && time.Since(c.mended) >= c.pauses.mend {
 		c.mended, c.cols = time.Now(), nil
@@ -61,10 +59,11 @@ func (c *card) identify(job cardJob) error {
 	if gpu.UUID(a.uuid) != c.xids.of {
 		c.xids = xids{of: gpu.UUID(a.uuid)}
 	}
+	static := c.told.static
 	if a.uuid != c.told.attributes.uuid {
-		c.devices, c.lost = nil, nil
+		c.devices, c.lost, c.formers, static = nil, nil, nil, nil
 	}
-	c.told = description{id: c.id, attributes: a, instances: job.instances}
+	c.told = description{id: c.id, attributes: a, instances: job.instances, static: static}
 	c.suspect, c.unfinished, c.tried, c.asked, c.cols = false, true, time.Time{}, false, nil
 	if len(c.devices) == 0 {
 		c.devices = c.told.devices(nil)
@@ -154,6 +153,9 @@ func (c *card) describe() {
 	}
 	former := false
 	static := map[entity]map[gpu.FieldID]gpu.Value{}
+	for e, known := range c.told.static {
+		static[e] = maps.Clone(known)
+	}
 	for _, list := range c.statics {
 		if err := c.ss.latest(c.sets[0].id, list.id, &c.records); err != nil {
 			_ = c.ss.fail(err)
@@ -168,7 +170,10 @@ func (c *card) describe() {
 			if static[rec.entity] == nil {
 				static[rec.entity] = map[gpu.FieldID]gpu.Value{}
 			}
-			static[rec.entity][rec.field] = rec.value()
+			// What was known stays until there is something else.
+			if v := rec.value(); v.Present() || !static[rec.entity][rec.field].Present() {
+				static[rec.entity][rec.field] = v
+			}
 		}
 	}
 	c.told.static = static
@@ -215,8 +220,21 @@ func (c *card) repair(job cardJob) bool {
 		c.closeSets()
 		c.suspect = true
 	case c.suspect, c.seen.changed:
+	case c.seen.nodeUnwatched && time.Since(c.mended) >= c.pauses.rewatch:
+		c.mended = time.Now()
+		for _, s := range c.sets {
+			// What is refused now is asked for again with the next change.
+			_ = s.rewatch(watchValues, s.plan.watches[watchValues], c.interval)
+		}
+		return true
 	default:
 		return false
+	}
+	if c.seen.changed {
+		// The survey may be from just before the change.
+		if entities, err := c.ss.hierarchy(); err == nil {
+			job.instances = instancesOf(entities)[c.id]
+		}
 	}
 	c.seen.changed = false
 	return c.prepare(job) == nil

@@ -42,7 +42,11 @@ func (s *Source) Read(ctx context.Context, fields []gpu.FieldID) (gpu.Reading, e
 	if err := ctx.Err(); err != nil {
 		return gpu.Reading{}, fmt.Errorf("read DCGM: %w", err)
 	}
-	if err := s.takeTurn(ctx); err != nil {
+	left := s.connection.leaving()
+	if isClosed(left) {
+		return gpu.Reading{}, s.connection.outage()
+	}
+	if err := s.takeTurn(ctx, left); err != nil {
 		return gpu.Reading{}, fmt.Errorf("read DCGM: %w", err)
 	}
 	defer s.giveTurn()
@@ -63,7 +67,7 @@ func (s *Source) Read(ctx context.Context, fields []gpu.FieldID) (gpu.Reading, e
 	s.ask(ss, seen)
 	s.collect(wait)
 	s.sample(wait, ss, seen)
-	if ss.over() || s.ctx.Err() != nil || errors.Is(ctx.Err(), context.Canceled) {
+	if ss.over() || isClosed(left) || s.ctx.Err() != nil || errors.Is(ctx.Err(), context.Canceled) {
 		return gpu.Reading{}, s.why(ctx, ss, ctx.Err())
 	}
 	return s.assemble(seen, err), nil
@@ -74,7 +78,7 @@ func (s *Source) why(ctx context.Context, ss *session, err error) error {
 	if s.ctx.Err() != nil {
 		return closedOutage()
 	}
-	if ss.over() {
+	if ss.over() || isClosed(s.connection.leaving()) {
 		return s.connection.outage()
 	}
 	if errors.Is(ctx.Err(), context.Canceled) {
@@ -83,8 +87,8 @@ func (s *Source) why(ctx context.Context, ss *session, err error) error {
 	return err
 }
 
-// takeTurn waits for the reading before.
-func (s *Source) takeTurn(ctx context.Context) error {
+// takeTurn waits for the reading before, until left closes.
+func (s *Source) takeTurn(ctx context.Context, left <-chan struct{}) error {
 	select {
 	case s.turn <- struct{}{}:
 		if s.ctx.Err() != nil {
@@ -94,6 +98,8 @@ func (s *Source) takeTurn(ctx context.Context) error {
 		return nil
 	case <-s.ctx.Done():
 		return closedOutage()
+	case <-left:
+		return s.connection.outage()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -199,6 +205,7 @@ func (s *Source) collect(wait context.Context) {
 		}
 		if a, ok := f.worker.take(wait.Done()); ok {
 			f.answer, f.answered, f.spots = a, true, a.rows.spots
+			s.setThere(f, a.there)
 		}
 	}
 }
@@ -238,7 +245,7 @@ func (s *Source) assemble(seen *survey, surveyErr error) gpu.Reading {
 	if len(seen.all) == 0 {
 		r.Troubles = append(r.Troubles, s.noGPU(seen.ss))
 	}
-	b := s.builder(&r)
+	b := s.builder(&r, seen.ss)
 	for _, c := range s.cards {
 		b.addCard(c)
 	}
@@ -247,6 +254,7 @@ func (s *Source) assemble(seen *survey, surveyErr error) gpu.Reading {
 			b.addShelf(f)
 		}
 	}
+	b.forget()
 	var dropped int
 	if r.Events, dropped = s.events.take(); dropped > 0 {
 		r.Troubles = append(r.Troubles, gpu.Trouble{Reason: gpu.ReasonError, Text: fmt.Sprintf("%d events were dropped, because no reading took them", dropped)})
@@ -276,6 +284,7 @@ func (s *Source) inventory() []gpu.Device {
 	if !changed {
 		return s.devices
 	}
+	before := s.devices
 	s.devices, s.named = nil, map[uint32]gpu.UUID{}
 	for _, c := range s.cards {
 		s.devices = append(s.devices, c.devices...)
@@ -283,7 +292,8 @@ func (s *Source) inventory() []gpu.Device {
 			s.named[c.id] = c.devices[0].UUID
 		}
 	}
-	s.settings.log.Info("the inventory has changed", "gpus", len(s.named), "devices", len(s.devices))
+	s.settings.log.Info("the inventory has changed", "gpus", len(s.named), "devices", len(s.devices),
+		"came", without(s.devices, before), "went", without(before, s.devices))
 	return s.devices
 }
 
@@ -293,14 +303,15 @@ func (s *Source) addHealth(r *gpu.Reading, seen *survey) {
 		s.health.stop(seen.ss)
 		return
 	}
-	s.health.tend(seen.ss, maps.Clone(s.named), seen, s.settings.pauses.round)
-	r.Health = s.health.report
+	s.health.tend(seen, maps.Clone(s.named), func(id uint32) bool {
+		i, found := s.card(id)
+		return found && s.cards[i].worker.busy()
+	})
+	r.Health = s.health.report()
 	if r.Health.Time.After(r.Time) {
 		r.Time = r.Health.Time
 	}
-	if s.health.err != nil {
-		r.Troubles = append(r.Troubles, troubleOf(s.health.err).of(""))
-	}
+	r.Troubles = append(r.Troubles, s.health.troubles()...)
 }
 
 // addPeers adds the ways between the GPUs, if they are asked for.
@@ -316,6 +327,27 @@ func (s *Source) addPeers(r *gpu.Reading, seen *survey) {
 	if !s.clerk.busy() && s.peers.due(seen, s.settings.pauses.round) {
 		s.clerk.begin(clerkJob{ss: seen.ss, what: errandPeers})
 	}
+}
+
+// setThere notes which entities there are of a shelf's kinds.
+func (s *Source) setThere(f *shelfState, there map[gpu.Kind][]int) {
+	s.mu.Lock()
+	f.there = there
+	s.mu.Unlock()
+}
+
+// Entities are the numbers of all links, switches, CPUs or cores that there are, selected or
+// not, ascending and the caller's own; false where no reading has looked for them, because no
+// field of theirs was asked for or DCGM cannot list them. Safe for concurrent use.
+func (s *Source) Entities(kind gpu.Kind) ([]int, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.shelves() {
+		if there, known := f.there[kind]; known {
+			return slices.Clone(there), true
+		}
+	}
+	return nil, false
 }
 
 // setDriver notes the driver's version, where the engine has said it.

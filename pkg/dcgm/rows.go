@@ -12,7 +12,7 @@ import (
 type spot struct {
 	entity entity
 	gpu.Entity
-	// divided says that the entity's card has instances.
+	// divided says that the entity's card has instances that are read.
 	divided bool
 }
 
@@ -24,6 +24,8 @@ type rows struct {
 	blank, values []gpu.Value
 	// newest is the time of each row's newest value, in DCGM's measure.
 	newest []int64
+	// idle says of each row that no value with a time of its own is asked of it.
+	idle []bool
 	// xid is the time of the XID that is in the first row.
 	xid int64
 	// hint is the row that was last written to: records come entity by entity.
@@ -46,7 +48,9 @@ type pulse struct {
 func (r *rows) layOut(cols *columns, spots []spot, blank func(spot) []gpu.Value) {
 	*r = rows{cols: cols, spots: spots, newest: make([]int64, len(spots)), patience: r.patience}
 	for _, s := range spots {
-		r.blank = append(r.blank, blank(s)...)
+		row := blank(s)
+		r.blank = append(r.blank, row...)
+		r.idle = append(r.idle, cols.idle(row))
 	}
 	r.values = make([]gpu.Value, len(r.blank))
 	r.pulses = make([]pulse, len(r.blank))
@@ -125,6 +129,16 @@ func (r *rows) expire() {
 	for i, v := range r.values {
 		if v.Present() {
 			r.values[i] = gpu.Absent(gpu.ReasonStale)
+		}
+	}
+}
+
+// attest sets the time of rows of which nothing with a time is asked: their entity is known to
+// have answered then by other signs.
+func (r *rows) attest(ts int64) {
+	for i, idle := range r.idle {
+		if idle {
+			r.newest[i] = ts
 		}
 	}
 }

@@ -28,6 +28,15 @@ type survey struct {
 // has reports whether a GPU can be used now.
 func (s *survey) has(id uint32) bool { return slices.Contains(s.supported, id) }
 
+// roomy reports whether each GPU can have a group more, beside those that it has already.
+func (s *survey) roomy() bool {
+	const groups, perGPU = 62 - 6, 3
+	if s.crowded() {
+		return 2*len(s.all) <= groups
+	}
+	return (perGPU+1)*len(s.all) <= groups
+}
+
 // crowded reports whether there are too many GPUs to have three groups each: an engine has 64
 // for all its clients, two of which are its own, and what is not a GPU needs a few.
 func (s *survey) crowded() bool {

@@ -153,7 +153,9 @@ type Entity struct {
 // Sample is one entity's answers at one instant.
 type Sample struct {
 	Entity Entity
-	// Time is when the values were read, on the source's wall clock.
+	// Time is when the values were read, on the source's wall clock. Where the entity did not
+	// answer in this reading (it hangs, is lost or fails), it is the time of the last values
+	// that it gave, zero if it never did: whoever watches it sees it stand still.
 	Time time.Time
 	// Values are parallel to the Fields of the Reading; a field out of the
 	// entity's scope is ReasonScope.

@@ -5,6 +5,7 @@ package nvml
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -281,11 +282,8 @@ func cString(chars []int8) string {
 func (c *card) read(q question, a *answer) {
 	c.readings++
 	defer c.endMonitors()
-	kind := undivided
-	if len(c.parts) > 0 {
-		kind = divided
-	}
 	if q.gpus.Major(c.index) {
+		kind := cardKind(slices.ContainsFunc(c.parts, func(p part) bool { return q.gpus.Minor(p.device.InstanceEntity) }))
 		a.samples = append(a.samples, c.sampleOf(q, kind, gpu.Entity{Kind: gpu.KindGPU, GPU: c.device.UUID}, c.handle))
 	}
 	for i := range c.parts {
@@ -310,7 +308,17 @@ func (c *card) readLinks(q question, a *answer) {
 	}
 }
 
-// sampleOf asks one entity. A GPU that is lost meanwhile is not asked any further.
+// cardKind is what a card is for who reads some of its instances, or none: then the quantities of
+// instances are the whole card's, as dcgm-exporter has them.
+func cardKind(withInstances bool) entityKind {
+	if withInstances {
+		return divided
+	}
+	return undivided
+}
+
+// sampleOf asks one entity. A GPU that is lost meanwhile is not asked any further. Where all that
+// was asked failed, the sample has no time yet: see recollect.
 func (c *card) sampleOf(q question, kind entityKind, e gpu.Entity, device nvml.Device) gpu.Sample {
 	row := &q.plan.rows[kind]
 	p := &probe{card: c, plan: row, device: device, instance: gpu.NoInstance, values: row.start(q)}
@@ -326,7 +334,11 @@ func (c *card) sampleOf(q question, kind entityKind, e gpu.Entity, device nvml.D
 		}
 		p.ask(query)
 	}
-	return gpu.Sample{Entity: e, Time: time.Now(), Values: p.values}
+	s := gpu.Sample{Entity: e, Values: p.values}
+	if p.heard || !p.failed {
+		s.Time = time.Now()
+	}
+	return s
 }
 
 // start is a new row with what need not be asked.
@@ -348,7 +360,8 @@ func (c *card) blank(q question, a *answer, reason gpu.Reason) {
 	}
 }
 
-// silent are the samples of a GPU and its instances, absent for a reason.
+// silent are the samples of a GPU and its instances, absent for a reason. They have no time yet:
+// see recollect.
 func (q question) silent(card gpu.Device, parts []gpu.Device, reason gpu.Reason) []gpu.Sample {
 	var out []gpu.Sample
 	row := func(kind entityKind, e gpu.Entity) {
@@ -361,13 +374,10 @@ func (q question) silent(card gpu.Device, parts []gpu.Device, reason gpu.Reason)
 				}
 			}
 		}
-		out = append(out, gpu.Sample{Entity: e, Time: time.Now(), Values: values})
-	}
-	kind := undivided
-	if len(parts) > 0 {
-		kind = divided
+		out = append(out, gpu.Sample{Entity: e, Values: values})
 	}
 	if q.gpus.Major(card.Index) {
+		kind := cardKind(slices.ContainsFunc(parts, func(d gpu.Device) bool { return q.gpus.Minor(d.InstanceEntity) }))
 		row(kind, gpu.Entity{Kind: gpu.KindGPU, GPU: card.UUID})
 	}
 	for i, d := range parts {

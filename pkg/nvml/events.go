@@ -217,7 +217,7 @@ func (c *card) recoveryAction() (int64, nvml.Return) {
 // xidQuery answers the last XID. Alerts are written for the 0 that DCGM before 4.5 and
 // dcgm-exporter with it had for none.
 func xidQuery() *query {
-	return &query{fields: []gpu.FieldID{gpu.FieldXID}, needs: eventFunctions(), read: func(p *probe) {
+	return &query{fields: []gpu.FieldID{gpu.FieldXID}, known: true, needs: eventFunctions(), read: func(p *probe) {
 		last := p.events.lastXID
 		if !last.Present() && (p.events.deaf || p.events.set != nil) {
 			last = gpu.Absent(gpu.ReasonNotSupported)

@@ -39,7 +39,8 @@ func (s *Source) endTurn() { <-s.turn }
 func (s *Source) awake(w *waiting) error {
 	switch {
 	case s.released:
-		return failed(kindReleased, "the driver was released on request, so that it can be changed; no GPU is read until it is resumed")
+		return failed(kindReleased, "the driver was released on request, so that it can be changed; no GPU is read until it is taken up again: "+
+			"repeat the request (SIGUSR1 to the exporter), or restart the program")
 	case s.down == nil:
 		return s.rescan(w)
 	case time.Now().Before(s.retry):

@@ -79,7 +79,7 @@ func TestTheDriverIsReleasedAndResumed(t *testing.T) {
 	if sets, samples := m.leaks(); sets != 0 || samples != 0 || m.shutdowns != 1 {
 		t.Errorf("released with %d event sets and %d samples, %d shutdowns", sets, samples, m.shutdowns)
 	}
-	if _, err := s.Read(t.Context(), defaultCounters()); kindOf(err) != kindReleased {
+	if _, err := s.Read(t.Context(), defaultCounters()); kindOf(err) != kindReleased || !strings.Contains(err.Error(), "SIGUSR1") {
 		t.Errorf("read while released: %v", err)
 	}
 	if _, err := s.Parts(t.Context(), gpu.UUID(m.boards[0].uuid)); kindOf(err) != kindReleased {

@@ -54,6 +54,10 @@ type Source struct {
 	cards []*card
 	// before are the cards as the reading before had them.
 	before []remembered
+	// heard is when each entity of the reading before last gave values.
+	heard map[gpu.Entity]time.Time
+	// inventory are the devices when they last changed, nil before the first reading.
+	inventory []gpu.Device
 	// gone are lost cards that the driver no longer lists.
 	gone  []remembered
 	plan  *plan

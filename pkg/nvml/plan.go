@@ -18,14 +18,16 @@ type query struct {
 	needs []string
 	// static answers stay as they are for as long as the GPU is the same.
 	static bool
-	read   func(*probe)
+	// known answers come from what was heard before, without a call.
+	known bool
+	read  func(*probe)
 }
 
 // entityKind is what rows are told apart by.
 type entityKind int
 
 const (
-	// undivided is a GPU without GPU instances, divided one with.
+	// undivided is a GPU of which no GPU instance is read, divided one with some.
 	undivided entityKind = iota
 	divided
 	instance
@@ -133,8 +135,15 @@ type probe struct {
 	// instance is NVML's id of the GPU instance, else gpu.NoInstance; link the number of the link.
 	instance, link int
 	values         []gpu.Value
-	// static says that the query under way has answers to remember.
-	static bool
+	// static says that the query under way has answers to remember, asking that it makes a call.
+	static, asking bool
+	// heard says that a call gave a value, failed that one did not come to an answer.
+	heard, failed bool
+}
+
+// failing reports whether a value is absent because its entity did not answer.
+func failing(r gpu.Reason) bool {
+	return r == gpu.ReasonLost || r == gpu.ReasonTimeout || r == gpu.ReasonError
 }
 
 // wants reports whether the field is asked of this entity.
@@ -144,6 +153,8 @@ func (p *probe) wants(id gpu.FieldID) bool { return len(p.plan.columns[id]) > 0 
 func (p *probe) put(id gpu.FieldID, v gpu.Value) {
 	for _, i := range p.plan.columns[id] {
 		p.values[i] = v
+		p.heard = p.heard || p.asking && v.Present()
+		p.failed = p.failed || p.asking && failing(v.Reason())
 	}
 	if p.static && (v.Present() || v.Reason() == gpu.ReasonNotSupported) {
 		p.remembered[id] = v
@@ -170,7 +181,7 @@ func give[T any](p *probe, id gpu.FieldID, v T, ret nvml.Return, as func(T) gpu.
 // ask makes one query; whatever goes wrong inside costs its fields only.
 func (p *probe) ask(q *query) {
 	defer func() {
-		p.static = false
+		defer func() { p.static, p.asking = false, false }()
 		if fault := recover(); fault != nil {
 			p.panicked(strings.Join(q.needs, ", "), fault)
 			for _, id := range q.fields {
@@ -184,7 +195,7 @@ func (p *probe) ask(q *query) {
 	if len(q.needs) > 0 {
 		p.lane.doing.Store(&q.needs[0])
 	}
-	p.static = q.static
+	p.static, p.asking = q.static, !q.known
 	q.read(p)
 }
 

@@ -260,7 +260,22 @@ func (s *Source) assemble(q question, answers []surveyed) gpu.Reading {
 		r.Troubles = append(r.Troubles, c.answer.troubles...)
 	}
 	r.Samples = append(r.Samples, links...)
+	s.recollect(r.Samples)
+	s.tellInventory(r.Devices)
 	return r
+}
+
+// recollect gives the samples of entities that did not answer the time of their last values.
+func (s *Source) recollect(samples []gpu.Sample) {
+	heard := make(map[gpu.Entity]time.Time, len(samples))
+	for i := range samples {
+		sample := &samples[i]
+		if sample.Time.IsZero() {
+			sample.Time = s.heard[sample.Entity]
+		}
+		heard[sample.Entity] = sample.Time
+	}
+	s.heard = heard
 }
 
 // missing are the lost cards that the driver does not even list any more. They stay until they

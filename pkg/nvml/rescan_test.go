@@ -4,13 +4,18 @@ package nvml
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"pgregory.net/rapid"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
 )
@@ -187,4 +192,57 @@ func TestAKernelModuleThatCannotBeSeenIsNoReason(t *testing.T) {
 			t.Errorf("%d initialisations", k.m.inits)
 		}
 	})
+}
+
+func TestAChangeOfTheInventoryIsLoggedByName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		m := newMachine(modelH100())
+		all := m.boards
+		m.boards = all[:3]
+		s := m.source(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+		for range 3 {
+			read(t, s, 155)
+		}
+		if log.Len() > 0 {
+			t.Errorf("nothing has changed: %s", log.String())
+		}
+		m.mu.Lock()
+		m.boards = []*board{all[0], all[1], all[5]}
+		m.mu.Unlock()
+		read(t, s, 155)
+		read(t, s, 155)
+		want := fmt.Sprintf("came=%q went=%q", "GPU 2 "+all[5].uuid, "GPU 2 "+all[2].uuid)
+		if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), want) {
+			t.Errorf("want %s in one line:\n%s", want, log.String())
+		}
+		m.change(0, func(b *board) { b.partition(seat{rank: nvml.GPU_INSTANCE_PROFILE_7_SLICE}) })
+		mig := read(t, s, 155).Devices[1]
+		if want := fmt.Sprintf("came=%q went=none", "GPU 0 "+string(mig.UUID)); !strings.Contains(log.String(), want) {
+			t.Errorf("want %s in\n%s", want, log.String())
+		}
+	})
+}
+
+// Whatever a driver lists, a line of the log is short.
+func TestWhatHasChangedIsNamedInABoundedLine(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		lists := rapid.SliceOfNDistinct(rapid.String(), 0, 40, rapid.ID[string])
+		before, now := lists.Draw(t, "before"), lists.Draw(t, "now")
+		came, went := changes(before, now)
+		if longest := mostNamed*(80*utf8.UTFMax+2) + 20; len(came) > longest || len(went) > longest {
+			t.Fatalf("lines of %d and %d bytes", len(came), len(went))
+		}
+		if same, none := changes(now, now); same != "none" || none != "none" {
+			t.Fatalf("of nothing came %q and went %q", same, none)
+		}
+	})
+	var many []string
+	for i := range 20 {
+		many = append(many, fmt.Sprint("GPU ", i))
+	}
+	came, went := changes(many[:1], many)
+	if !strings.HasPrefix(came, "GPU 1, GPU 2, ") || !strings.HasSuffix(came, "GPU 16 and 3 more") || went != "none" {
+		t.Errorf("came %q, went %q", came, went)
+	}
 }

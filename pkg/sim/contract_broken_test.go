@@ -125,6 +125,24 @@ func faults() []fault {
 				return !slices.ContainsFunc(r.Samples, func(s gpu.Sample) bool { return s.Entity.GPU == d.Card() })
 			})
 		}),
+		spoil("a card that does not speak for its instances", "TheSelectionChoosesSamples", func(r *gpu.Reading) {
+			split, column := r.Devices[2].UUID, slices.Index(r.Fields, 252)
+			for i, s := range r.Samples {
+				if column >= 0 && s.Entity.GPU == split && s.Entity.Kind == gpu.KindGPU {
+					r.Samples[i].Values[column] = gpu.Absent(gpu.ReasonScope)
+				}
+			}
+		}),
+		spoil("a card that speaks for one of its instances", "TheSelectionChoosesSamples", func(r *gpu.Reading) {
+			if len(r.Samples) != 5 {
+				return
+			}
+			for id, mib := range map[gpu.FieldID]int64{250: 9984, 251: 9000, 252: 100, 253: 100} {
+				if column := slices.Index(r.Fields, id); column >= 0 {
+					r.Samples[2].Values[column] = gpu.Int(mib)
+				}
+			}
+		}),
 		{"a selection that is not heeded", "TheSelectionChoosesSamples", func(s *staged, _ *gputest.Machine) { s.n.gpus = gpu.Selection{} }},
 		spoil("a reading that changes", "AReadingNeverChanges", func(r *gpu.Reading) {
 			if len(last.Samples) > 0 && len(r.Samples) > 0 && len(r.Fields) == len(last.Fields) {
@@ -150,7 +168,35 @@ func failing() []fault {
 		}
 	}
 	ill := func(r *gpu.Reading) bool { return len(r.Troubles) > 0 }
+	var last gpu.Reading
+	timed := func(at func(r *gpu.Reading) time.Time) func(*gpu.Reading) {
+		return func(r *gpu.Reading) {
+			if ill(r) {
+				r.Samples[1].Time = at(r)
+			}
+			last = *r
+		}
+	}
+	now := timed(func(r *gpu.Reading) time.Time { return r.Time })
+	never := timed(func(*gpu.Reading) time.Time { return time.Time{} })
+	reading := timed(func(*gpu.Reading) time.Time { return last.Time })
+	var silence time.Time
+	forever := func(r *gpu.Reading) {
+		if ill(r) {
+			silence = r.Samples[1].Time
+		} else if !silence.IsZero() {
+			r.Samples[1].Time = silence
+		}
+	}
 	return []fault{
+		spoil("a lost GPU's values are of now", lost, now),
+		spoil("a lost GPU's values have no time", lost, never),
+		spoil("a lost GPU's values are of the reading before", lost, reading),
+		spoil("the time of a lost GPU's values stands forever", lost, forever),
+		spoil("a hung GPU's values are of now", hung, now),
+		spoil("a hung GPU's values have no time", hung, never),
+		spoil("a hung GPU's values are of the reading before", hung, reading),
+		spoil("the time of a hung GPU's values stands forever", hung, forever),
 		{"a repartition unseen", "ARepartitionIsSeen", func(_ *staged, m *gputest.Machine) { m.Repartition = func(int) {} }},
 		{"a repartition that takes a UUID over", "ARepartitionIsSeen", func(s *staged, m *gputest.Machine) {
 			gone, change := s.n.ReadingAt(0, nil).Devices[6].UUID, m.Repartition

@@ -24,6 +24,8 @@ type physics struct {
 	m      moment
 	index  int
 	absent gpu.Reason
+	// divided says that some of the card's GPU instances are read, and have what is theirs.
+	divided bool
 	// part is what the device being read does.
 	part part
 	// util and the rest are ratios of the whole card, 0..1.

@@ -26,7 +26,7 @@ func (n *Node) Read(ctx context.Context, fields []gpu.FieldID) (gpu.Reading, err
 	}
 	late := n.waitForSlow(ctx)
 	elapsed := n.Elapsed()
-	r := n.reading(elapsed, fields, late)
+	r := n.reading(elapsed, fields, n.noteAnswers(elapsed, late))
 	r.Events = n.tell(elapsed)
 	return r, nil
 }
@@ -73,6 +73,23 @@ func (n *Node) waitForSlow(ctx context.Context) []int {
 	return late
 }
 
+// noteAnswers notes which cards answer a reading, and returns for those that are late when they
+// last did.
+func (n *Node) noteAnswers(elapsed time.Duration, late []int) map[int]time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	before := make(map[int]time.Time, len(late))
+	at := n.start.Add(max(elapsed, 0))
+	for i, c := range n.line.at(elapsed).state.cards {
+		if slices.Contains(late, i) {
+			before[i] = n.answered[i]
+		} else if !c.silent() && at.After(n.answered[i]) {
+			n.answered[i] = at
+		}
+	}
+	return before
+}
+
 // column is a field with its catalogue entry.
 type column struct {
 	id    gpu.FieldID
@@ -81,7 +98,7 @@ type column struct {
 	known bool
 }
 
-func (n *Node) reading(elapsed time.Duration, fields []gpu.FieldID, late []int) gpu.Reading {
+func (n *Node) reading(elapsed time.Duration, fields []gpu.FieldID, late map[int]time.Time) gpu.Reading {
 	m := n.line.at(elapsed)
 	before := n.line.at(elapsed - min(elapsed, thermalWindow))
 	at := n.start.Add(max(elapsed, 0))
@@ -101,14 +118,19 @@ func (n *Node) reading(elapsed time.Duration, fields []gpu.FieldID, late []int) 
 	for i := range n.cards {
 		p := n.look(m, before, i)
 		c := m.state.cards[i]
+		heard, isLate := late[i]
+		if since, ever := n.line.heard(m, i); ever && !isLate {
+			heard = n.start.Add(since)
+		}
 		switch {
 		case c.lost:
 			p.absent = gpu.ReasonLost
 			r.Troubles = append(r.Troubles, gpu.Trouble{GPU: p.card.uuid, Reason: gpu.ReasonLost, Text: "the GPU has fallen off the bus"})
-		case c.hang > 0 || slices.Contains(late, i):
+		case c.hang > 0 || isLate:
 			p.absent = gpu.ReasonTimeout
 			r.Troubles = append(r.Troubles, gpu.Trouble{GPU: p.card.uuid, Reason: gpu.ReasonTimeout, Text: "the driver did not answer for this GPU in time"})
 		}
+		p.divided = slices.ContainsFunc(devices[1:1+len(c.slots)], func(d gpu.Device) bool { return n.gpus.Minor(d.InstanceEntity) })
 		for slot := -1; slot < len(c.slots); slot++ {
 			d := &devices[0]
 			devices = devices[1:]
@@ -124,7 +146,7 @@ func (n *Node) reading(elapsed time.Duration, fields []gpu.FieldID, late []int) 
 			row := values[:len(columns):len(columns)]
 			values = values[len(columns):]
 			p.fill(row, columns, slot)
-			r.Samples = append(r.Samples, gpu.Sample{Entity: e, Time: at, Values: row})
+			r.Samples = append(r.Samples, gpu.Sample{Entity: e, Time: heard, Values: row})
 		}
 	}
 	if n.scenario.processes {
@@ -176,7 +198,7 @@ func (p *physics) concerns(scope gpu.Scope, slot int) bool {
 	case gpu.ScopeGPU:
 		return slot < 0
 	case gpu.ScopeGPUInstance:
-		return slot >= 0 || len(p.state.slots) == 0
+		return slot >= 0 || !p.divided
 	default:
 		return false
 	}

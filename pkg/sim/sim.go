@@ -74,8 +74,7 @@ type Options struct {
 }
 
 // Node is one pretend node, whose time has passed since it was made. It holds no
-// state but its timeline and how many events Read has handed over, and is safe for
-// concurrent use.
+// state but its timeline and what Read has handed over, and is safe for concurrent use.
 type Node struct {
 	scenario *Scenario
 	seed     uint64
@@ -92,6 +91,8 @@ type Node struct {
 	mu sync.Mutex
 	// told is how many events since the story's beginning readings have had.
 	told int64
+	// answered is when each card last answered a reading.
+	answered []time.Time
 }
 
 // card is what never changes about a GPU.
@@ -132,7 +133,7 @@ func NewNode(s *Scenario, o Options) (*Node, error) {
 		c := s.newCard(i, n.seed)
 		n.cards, uuids[i] = append(n.cards, c), string(c.uuid)
 	}
-	n.line = play(s, n.seed, uuids)
+	n.line, n.answered = play(s, n.seed, uuids), make([]time.Time, len(n.cards))
 	return n, nil
 }
 

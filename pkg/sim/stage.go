@@ -85,7 +85,11 @@ func play(s *Scenario, seed uint64, uuids []string) *timeline {
 		last := g.states[len(g.states)-1]
 		for _, c := range last.cards {
 			draw, pcie, up := c.areasAt(s.Loop.Seconds())
-			l.closing = append(l.closing, cardTotals{draw, pcie, up, c.dbe, c.volatileDBE, c.reset, c.xid})
+			heard := s.Loop
+			if c.silent() {
+				heard = c.heard
+			}
+			l.closing = append(l.closing, cardTotals{draw, pcie, up, c.dbe, c.volatileDBE, c.reset, c.xid, heard})
 		}
 	}
 	for _, p := range g.active {
@@ -275,7 +279,12 @@ func (g *stage) record() {
 		}
 		next := g.cards[i]
 		next.since = g.now.Seconds()
+		next.heard = -1
 		if last != nil {
+			next.heard = g.now
+			if last.cards[i].silent() {
+				next.heard = last.cards[i].heard
+			}
 			next.draw, next.pcie, next.up = last.cards[i].areasAt(next.since)
 			if last.cards[i].lost != next.lost {
 				g.devices = nil

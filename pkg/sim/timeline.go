@@ -48,7 +48,10 @@ type cardState struct {
 	since float64
 	lost  bool
 	// hang counts the events that keep the driver from answering.
-	hang  int
+	hang int
+	// heard is the time in the round at which a card that is silent fell so, -1 where it was
+	// silent from the round's beginning.
+	heard time.Duration
 	slow  time.Duration
 	slots []slot
 	uuids []gpu.UUID
@@ -71,7 +74,12 @@ type cardTotals struct {
 	dbe, volatileDBE int
 	reset            bool
 	xid              int
+	// heard is the time in the round of its last answer, -1 for none.
+	heard time.Duration
 }
+
+// silent reports whether nothing is heard from the card.
+func (c *cardState) silent() bool { return c.lost || c.hang > 0 }
 
 // use is one container's load on one device of a card.
 type use struct {
@@ -155,6 +163,22 @@ func (l *timeline) nextChange(elapsed time.Duration) (time.Duration, bool) {
 		return elapsed + l.loop - m.t, true
 	default:
 		return 0, false
+	}
+}
+
+// heard is when a card last answered, as time since the story's beginning; false if never.
+func (l *timeline) heard(m moment, card int) (time.Duration, bool) {
+	c := m.state.cards[card]
+	begun := time.Duration(m.round) * l.loop
+	switch {
+	case !c.silent():
+		return begun + m.t, true
+	case c.heard >= 0:
+		return begun + c.heard, true
+	case m.round == 0 || l.closing[card].heard < 0:
+		return 0, false
+	default:
+		return begun - l.loop + l.closing[card].heard, true
 	}
 }
 

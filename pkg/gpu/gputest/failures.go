@@ -28,7 +28,8 @@ func lostGPUStaysListed(s *subject) {
 		}
 		return silent(r, d.UUID, gpu.ReasonLost)
 	}
-	s.until("GPU 1 is lost", counters(), seen)
+	first := s.until("GPU 1 is lost", counters(), seen)
+	s.timeStands(lost.UUID, before, first)
 	for range 3 {
 		time.Sleep(s.Interval)
 		r := s.read(counters())
@@ -36,9 +37,10 @@ func lostGPUStaysListed(s *subject) {
 			s.Errorf("later: %s", why)
 		}
 		s.othersAnswer(r, 1)
+		s.timeStands(lost.UUID, first, r)
 	}
 	s.Return(1)
-	after := s.settled()
+	after := s.timeGoesOn(lost.UUID, first)
 	if d, _ := cardAt(after, 1); d.UUID != lost.UUID || d.Lost {
 		s.Errorf("GPU 1 was %+v and came back as %+v", lost, d)
 	}
@@ -65,6 +67,42 @@ func silent(r gpu.Reading, card gpu.UUID, reason gpu.Reason) string {
 		}
 	}
 	return ""
+}
+
+// timeOf is when a card's values in a reading were read.
+func timeOf(r gpu.Reading, card gpu.UUID) time.Time {
+	for _, sample := range r.Samples {
+		if sample.Entity == cardEntity(card) {
+			return sample.Time
+		}
+	}
+	return time.Time{}
+}
+
+// timeStands: the time of a silent GPU is that of its last values. It is held against a reading
+// before: the last in which the GPU answered, after which it may have answered once more unseen,
+// or an earlier one in which it was silent.
+func (s *subject) timeStands(card gpu.UUID, before, r gpu.Reading) {
+	s.Helper()
+	was, is := timeOf(before, card), timeOf(r, card)
+	switch wasSilent := !values(before, cardEntity(card))[fieldPower].Present(); {
+	case is.IsZero():
+		s.Errorf("%s is silent, and its values of %s have no time", card, was)
+	case wasSilent && !is.Equal(was):
+		s.Errorf("%s is silent, and the time of its values goes from %s to %s", card, was, is)
+	case is.Before(was) || !is.Before(r.Time):
+		s.Errorf("%s answered at %s, is silent in a reading at %s, and its values are of %s", card, was, r.Time, is)
+	}
+}
+
+// timeGoesOn is a reading in which every GPU answers, and one that was silent has newer values.
+func (s *subject) timeGoesOn(card gpu.UUID, silent gpu.Reading) gpu.Reading {
+	s.Helper()
+	r := s.settled()
+	if was, is := timeOf(silent, card), timeOf(r, card); !is.After(was) {
+		s.Errorf("%s answers again, and its values are still of %s: %s", card, was, is)
+	}
+	return r
 }
 
 // othersAnswer: one bad thing costs one thing.
@@ -119,7 +157,8 @@ func hungGPUHangsAlone(s *subject) {
 			s.Unhang(1)
 		}
 	})
-	s.until("GPU 1 hangs", counters(), func(r gpu.Reading) string { return silent(r, stuck.UUID, gpu.ReasonTimeout) })
+	first := s.until("GPU 1 hangs", counters(), func(r gpu.Reading) string { return silent(r, stuck.UUID, gpu.ReasonTimeout) })
+	s.timeStands(stuck.UUID, before, first)
 	for range 3 {
 		time.Sleep(s.Interval)
 		r := s.read(counters())
@@ -130,6 +169,7 @@ func hungGPUHangsAlone(s *subject) {
 			s.Errorf("a GPU that hangs is listed as %+v", d)
 		}
 		s.othersAnswer(r, 1)
+		s.timeStands(stuck.UUID, first, r)
 	}
 	hung := s.last
 	other, _ := cardAt(hung, 0)
@@ -142,7 +182,7 @@ func hungGPUHangsAlone(s *subject) {
 	})
 	s.Unhang(1)
 	unhung = true
-	after := s.settled()
+	after := s.timeGoesOn(stuck.UUID, first)
 	if why := differs(before.Devices, after.Devices); why != "" {
 		s.Error(why)
 	}

@@ -169,10 +169,11 @@ func has(devices []gpu.Device, id gpu.UUID) bool {
 }
 
 // selectionChoosesSamples: the inventory is whole under every selection; the samples are the
-// selection's, which is held against every reading.
+// selection's, which is held against every reading. What instances have is told: by them where
+// they are selected, and else by their card, for the whole of it.
 func selectionChoosesSamples(s *subject) {
 	whole := s.settled()
-	texts := []string{"g:1", "g:0,2", "g", "i"}
+	texts := []string{"g:1", "g:0,2", "g", "g+i", "i"}
 	for _, d := range whole.Devices {
 		if d.IsMIG() {
 			texts = append(texts, fmt.Sprintf("i:%d", d.InstanceEntity), fmt.Sprintf("g:0+i:%d", d.InstanceEntity))
@@ -189,14 +190,40 @@ func selectionChoosesSamples(s *subject) {
 			if len(r.Devices) != len(whole.Devices) {
 				return fmt.Sprintf("%d devices, want %d", len(r.Devices), len(whole.Devices))
 			}
+			divided := dividedCards(r, gpus)
 			for _, sample := range r.Samples {
 				v := values(r, sample.Entity)
-				if sample.Entity.Kind == gpu.KindGPU && !v[fieldPower].Present() ||
-					sample.Entity.Kind == gpu.KindGPUInstance && !v[fieldFBUsed].Present() {
+				isCard := sample.Entity.Kind == gpu.KindGPU
+				if isCard && !v[fieldPower].Present() {
 					return fmt.Sprintf("%+v does not answer", sample.Entity)
+				}
+				if !(isCard && divided[sample.Entity.GPU]) && !v[fieldFBUsed].Present() {
+					return fmt.Sprintf("%+v has no memory: %s", sample.Entity, v[fieldFBUsed].Reason())
 				}
 			}
 			return ""
 		})
+		if text == "g" {
+			chosen.wholeMemory(whole)
+		}
+	}
+}
+
+// wholeMemory: the memory that a card answers for its instances is the card's and not that of one
+// of them.
+func (s *subject) wholeMemory(whole gpu.Reading) {
+	s.Helper()
+	for _, c := range cards(s.last) {
+		total, _ := values(s.last, cardEntity(c.UUID))[fieldFBTotal].AsFloat()
+		var instances float64
+		for _, sample := range whole.Samples {
+			if sample.Entity.Kind == gpu.KindGPUInstance && sample.Entity.GPU == c.UUID {
+				mib, _ := values(whole, sample.Entity)[fieldFBTotal].AsFloat()
+				instances += mib
+			}
+		}
+		if total <= 0 || total < instances {
+			s.Errorf("GPU %d has %v MiB, its instances %v together", c.Index, total, instances)
+		}
 	}
 }

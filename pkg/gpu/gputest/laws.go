@@ -147,7 +147,7 @@ func (s *subject) check(r gpu.Reading, fields []gpu.FieldID) {
 		s.Errorf("a reading at %s after one at %s", r.Time, s.last.Time)
 	}
 	for _, problem := range slices.Concat(
-		inventoryProblems(r.Devices), sampleProblems(r, s.gpus), valueProblems(r), companionProblems(r),
+		inventoryProblems(r.Devices), sampleProblems(r, s.gpus), valueProblems(r, s.gpus), companionProblems(r),
 	) {
 		s.Error(problem)
 	}
@@ -211,13 +211,10 @@ func sampleProblems(r gpu.Reading, gpus gpu.Selection) []string {
 
 // valueProblems: a value has its field's type, lies in its bounds, and stands where the
 // field is a quantity.
-func valueProblems(r gpu.Reading) []string {
+func valueProblems(r gpu.Reading, gpus gpu.Selection) []string {
 	var problems []string
 	limits := bounds()
-	split := map[gpu.UUID]bool{}
-	for _, d := range r.Devices {
-		split[d.Parent] = true
-	}
+	split := dividedCards(r, gpus)
 	for _, s := range r.Samples {
 		for i, v := range s.Values[:min(len(s.Values), len(r.Fields))] {
 			field, known := gpu.FieldByID(r.Fields[i])
@@ -243,8 +240,20 @@ func valueProblems(r gpu.Reading) []string {
 	return problems
 }
 
+// dividedCards are the cards of which at least one GPU instance is selected.
+func dividedCards(r gpu.Reading, gpus gpu.Selection) map[gpu.UUID]bool {
+	divided := map[gpu.UUID]bool{}
+	for _, d := range r.Devices {
+		if d.IsMIG() && gpus.Minor(d.InstanceEntity) {
+			divided[d.Parent] = true
+		}
+	}
+	return divided
+}
+
 // outOfPlace reports whether a field of a scope is no quantity of the entity: what the whole
-// card has is not its instances', and what instances have is not the card's beside them.
+// card has is not its instances', and what instances have is not the card's beside them, but
+// its own where none of them is selected.
 func outOfPlace(e gpu.Entity, scope gpu.Scope, split bool) bool {
 	switch scope {
 	case gpu.ScopeGPU:
@@ -271,7 +280,8 @@ func typed(v gpu.Value, as gpu.FieldType) bool {
 	}
 }
 
-// memoryProblems: what is free, used and reserved is not more than there is.
+// memoryProblems: what is free, used and reserved is not more than there is. A source may ask for
+// each at an instant of its own, between which programs take memory and give it back.
 func memoryProblems(r gpu.Reading, e gpu.Entity) []string {
 	v := values(r, e)
 	total, ok := v[fieldFBTotal].AsFloat()
@@ -283,7 +293,7 @@ func memoryProblems(r gpu.Reading, e gpu.Entity) []string {
 		n, _ := v[id].AsFloat()
 		sum += n
 	}
-	if sum > total {
+	if sum > total*1.01+64 {
 		return []string{fmt.Sprintf("%+v has %v MiB free, used and reserved of %v", e, sum, total)}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -95,9 +96,33 @@ func failed(s status, err error) finding {
 func facts(driver app.Driver) []finding {
 	var out []finding
 	for _, fact := range driver.Facts() {
+		if modules, ok := strings.CutPrefix(fact, "modules: "); ok {
+			if bad, known := badModules(modules); known {
+				out = append(out, bad...)
+				continue
+			}
+		}
 		out = append(out, finding{Status: statusOK, Text: fact})
 	}
 	return out
+}
+
+// badModules are lines for those of DCGM's modules that cannot be used. One that is not loaded is
+// loaded when it is needed. Text that is no list of modules is not known.
+func badModules(list string) (bad []finding, known bool) {
+	for module := range strings.SplitSeq(list, ", ") {
+		name, state, _ := strings.Cut(module, " ")
+		switch state {
+		case "loaded", "not loaded", "unloaded", "paused", "reloadable":
+		case "failed":
+			bad = append(bad, finding{Status: statusInfo, Text: "DCGM's module " + name + " has failed"})
+		case "denylisted":
+			bad = append(bad, finding{Status: statusInfo, Text: "DCGM's module " + name + " is denylisted"})
+		default:
+			return nil, false
+		}
+	}
+	return bad, true
 }
 
 // checkSource says what the exporter would read.
@@ -169,7 +194,7 @@ func (d *doctor) checkDevices(ctx context.Context, e exam) outcome {
 		return found(failed(statusFail, err))
 	}
 	out := d.inventory(&r)
-	warnings, err := d.cfg.Misselected(&r)
+	warnings, err := d.cfg.Misselected(&r, e.chosen.Driver)
 	if err != nil {
 		out = append(out, finding{Status: statusFail, Text: err.Error(), Remedy: "select what is there, or leave the flag out for everything"})
 	}
@@ -179,41 +204,104 @@ func (d *doctor) checkDevices(ctx context.Context, e exam) outcome {
 	return outcome{out, func(e *exam) { e.reading = &r }}
 }
 
-// inventory is a line for each physical GPU.
+// inventory is a line for each physical GPU, and for each trouble that is none of theirs.
 func (d *doctor) inventory(r *gpu.Reading) []finding {
-	if len(r.Devices) == 0 {
-		return []finding{{Status: statusFail, Text: "the source answers, and knows no GPU",
-			Remedy: "see whether nvidia-smi lists GPUs; in a container, whether it was given them (NVIDIA_VISIBLE_DEVICES=all, runtimeClassName: nvidia)"}}
-	}
-	troubles := make(map[gpu.UUID]gpu.Trouble)
+	out, reached := cardFindings(r)
 	for _, t := range r.Troubles {
-		troubles[t.GPU] = t
+		if !slices.ContainsFunc(r.Devices, func(d gpu.Device) bool { return d.UUID == t.GPU }) {
+			out = append(out, d.troubled(t))
+		}
 	}
-	var out []finding
-	reached := 0
+	silent := slices.ContainsFunc(r.Troubles, silences)
+	switch {
+	case len(r.Devices) == 0 && !silent:
+		out = append(out, finding{Status: statusFail, Text: "the source answers, and knows no GPU",
+			Remedy: "see whether nvidia-smi lists GPUs; in a container, whether it was given them (NVIDIA_VISIBLE_DEVICES=all, runtimeClassName: nvidia)"})
+	case !reached:
+		out = append(out, finding{Status: statusFail, Text: "no GPU can be reached", Remedy: "see dmesg for NVRM and Xid lines; restart the machine"})
+	}
+	return out
+}
+
+// silences reports whether a trouble leaves nothing of its GPU.
+func silences(t gpu.Trouble) bool {
+	return t.Reason == gpu.ReasonTimeout || t.Reason == gpu.ReasonLost
+}
+
+// cardFindings are a line for each physical GPU, and whether any of them may give values.
+func cardFindings(r *gpu.Reading) (out []finding, reached bool) {
 	for i := range r.Devices {
 		card := &r.Devices[i]
 		if card.IsMIG() {
 			continue
 		}
+		var troubles []string
+		for _, t := range r.Troubles {
+			if (t.GPU == card.UUID || slices.ContainsFunc(r.Devices, func(d gpu.Device) bool { return d.UUID == t.GPU && d.Parent == card.UUID })) &&
+				!slices.Contains(troubles, t.Text) {
+				troubles = append(troubles, t.Text)
+			}
+		}
 		f := finding{Status: statusOK, Text: fmt.Sprintf("GPU %d  %s  %s  %s%s", card.Index, card.UUID, card.PCIBusID, card.Model, layout(r.Devices, card))}
-		switch t, troubled := troubles[card.UUID]; {
+		switch {
 		case card.Lost:
 			f.Status = statusWarn
 			f.Text += ": lost, the driver can no longer reach it"
 			f.Remedy = "see dmesg for its last Xid; drain the node and reset the GPU or restart the machine"
-		case troubled:
+		case len(troubles) > 0:
 			f.Status = statusWarn
-			f.Text += ": " + t.Text
+			f.Text += ": " + strings.Join(troubles, "; ")
 			f.Remedy = "see dmesg for NVRM and Xid lines of this GPU"
-			reached++
+			reached = true
 		default:
-			reached++
+			reached = true
 		}
 		out = append(out, f)
 	}
-	if reached == 0 {
-		out = append(out, finding{Status: statusFail, Text: "no GPU can be reached", Remedy: "see dmesg for NVRM and Xid lines; restart the machine"})
+	return out, reached
+}
+
+// troubled is a trouble that is no listed GPU's.
+func (d *doctor) troubled(t gpu.Trouble) finding {
+	f := finding{Status: statusWarn, Text: t.Text}
+	switch t.Reason {
+	case gpu.ReasonTimeout, gpu.ReasonLost:
+		f.Remedy = "see dmesg for NVRM and Xid lines; a GPU that stays silent takes a restart of the machine"
+	case gpu.ReasonStale:
+		f.Remedy = "see whether the host engine keeps up, and dmesg for NVRM and Xid lines"
+	case gpu.ReasonNotSupported:
+		f.Remedy = "update DCGM or the driver, or take the rows that need it out of the counter file"
+	case gpu.ReasonNotPermitted:
+		f.Remedy = d.permit()
+	case gpu.ReasonNotFound:
+		f.Remedy = "see whether the driver is loaded and nvidia-smi lists the GPUs"
+	default:
+		f.Remedy = "see dmesg for NVRM and Xid lines; --debug shows what the library says"
+	}
+	return f
+}
+
+// permit is what may help who is not permitted something.
+func (d *doctor) permit() string {
+	if root(d.proc) {
+		return "run privileged; in a virtual machine the host may not allow it"
+	}
+	return "run as root"
+}
+
+// newTroubles are those of a later reading that the one before did not have.
+func (d *doctor) newTroubles(before, r *gpu.Reading) []finding {
+	var out []finding
+	for _, t := range r.Troubles {
+		told := func(other gpu.Trouble) bool { return other.GPU == t.GPU && other.Reason == t.Reason }
+		if slices.ContainsFunc(before.Troubles, told) {
+			continue
+		}
+		f := d.troubled(t)
+		if i := slices.IndexFunc(r.Devices, func(d gpu.Device) bool { return d.UUID == t.GPU }); i >= 0 {
+			f.Text = fmt.Sprintf("since then, GPU %d: %s", r.Devices[i].Index, t.Text)
+		}
+		out = append(out, f)
 	}
 	return out
 }

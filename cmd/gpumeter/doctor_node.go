@@ -66,7 +66,7 @@ func (d *doctor) checkPermissions(_ context.Context, e exam) outcome {
 		return found(finding{Status: statusOK, Text: "CAP_SYS_ADMIN is effective, which profiling fields need"})
 	case refused || e.reading == nil:
 		return found(finding{Status: statusWarn, Text: "CAP_SYS_ADMIN is not effective, and profiling fields need it",
-			Remedy: "add SYS_ADMIN to securityContext.capabilities, or run as root; or load the driver with NVreg_RestrictProfilingToAdminUsers=0"})
+			Remedy: grantProfiling(root(d.proc))})
 	}
 	return found(finding{Status: statusOK, Text: "CAP_SYS_ADMIN is not effective, and the driver does not ask for it"})
 }
@@ -76,23 +76,46 @@ const capSysAdmin = 21
 
 // sysAdmin reports whether CAP_SYS_ADMIN is effective in this process.
 func sysAdmin(proc fs.FS) (bool, error) {
-	data, err := fs.ReadFile(proc, "self/status")
+	text, err := statusOf(proc, "CapEff:")
 	if err != nil {
 		return false, err
 	}
+	mask, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
+	if err != nil {
+		return false, fmt.Errorf("CapEff in /proc/self/status: %w", err)
+	}
+	return mask>>capSysAdmin&1 == 1, nil
+}
+
+// root reports whether this process is known to be root's: of its user ids, the second is in effect.
+func root(proc fs.FS) bool {
+	text, err := statusOf(proc, "Uid:")
+	ids := strings.Fields(text)
+	return err == nil && len(ids) > 1 && ids[1] == "0"
+}
+
+// statusOf is the text behind a key of /proc/self/status, such as "CapEff:".
+func statusOf(proc fs.FS, key string) (string, error) {
+	data, err := fs.ReadFile(proc, "self/status")
+	if err != nil {
+		return "", err
+	}
 	lines := bufio.NewScanner(bytes.NewReader(data))
 	for lines.Scan() {
-		text, ok := strings.CutPrefix(lines.Text(), "CapEff:")
-		if !ok {
-			continue
+		if text, ok := strings.CutPrefix(lines.Text(), key); ok {
+			return text, nil
 		}
-		mask, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
-		if err != nil {
-			return false, fmt.Errorf("CapEff in /proc/self/status: %w", err)
-		}
-		return mask>>capSysAdmin&1 == 1, nil
 	}
-	return false, errors.New("/proc/self/status has no CapEff")
+	return "", fmt.Errorf("/proc/self/status has no %s", strings.TrimSuffix(key, ":"))
+}
+
+// grantProfiling is what gets a process the profiling fields.
+func grantProfiling(root bool) string {
+	grant := "add SYS_ADMIN to securityContext.capabilities"
+	if !root {
+		grant += ", or run as root"
+	}
+	return grant + "; or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
 }
 
 // process is a program that reads GPUs too.

@@ -154,6 +154,9 @@ func TestDoctorOnDCGMGolden(t *testing.T) {
 		"doctor-dcgm-all-lost.txt": {
 			"gpus 1 h100\nlost 0\n", node(allCapabilities, nil), func(*app.Config) {}, 2,
 		},
+		"doctor-dcgm-older.txt": {
+			"version 4.2.3\ngpus 2 h100\n", node(allCapabilities, nil), func(c *app.Config) { c.Collectors = "testdata/computed.csv" }, 1,
+		},
 		"doctor-dcgm-remote.txt": {
 			"gpus 1 h100\n", node(noCapabilities, map[string]string{"7": "nv-hostengine", "8": "/usr/bin/dcgm-exporter"}),
 			func(c *app.Config) { c.HostEngine = "unix:///run/nvhostengine.sock" }, 1,
@@ -171,6 +174,31 @@ func TestDoctorOnDCGMGolden(t *testing.T) {
 			golden(t, file, strings.ReplaceAll(out, path, "/opt/libdcgm.so.4"))
 			if code != tt.code {
 				t.Errorf("exit code %d, want %d", code, tt.code)
+			}
+		})
+	}
+}
+
+// TestDoctorOnAGPUThatDoesNotAnswer from the start, and so has no UUID yet.
+func TestDoctorOnAGPUThatDoesNotAnswer(t *testing.T) {
+	for scenario, text := range map[string]string{"hang 3": "GPU 3", "slow 1 3s": "GPU 1"} {
+		t.Run(scenario, func(t *testing.T) {
+			t.Parallel()
+			path := pretendDCGM(t, "gpus 4 h100\n"+scenario+"\n")
+			document, code := examined(t, node(allCapabilities, nil), true, func(c *app.Config) { c.DCGMLibrary = path })
+			var r report
+			if err := json.Unmarshal([]byte(document), &r); err != nil {
+				t.Fatal(err)
+			}
+			warned := false
+			for _, f := range r.Findings {
+				warned = warned || f.Check == "devices" && f.Status == statusWarn && strings.Contains(f.Text, text) && f.Remedy != ""
+				if f.Check == "fields" && f.Status == statusOK && !strings.HasSuffix(f.Text, "which not all do") {
+					t.Errorf("the count hides it: %s", f.Text)
+				}
+			}
+			if !warned || code != 1 {
+				t.Errorf("exit code %d, warned %v:\n%s", code, warned, document)
 			}
 		})
 	}

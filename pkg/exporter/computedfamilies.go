@@ -44,9 +44,9 @@ func (f *deviceFamilies) addComputed(row *Counter) {
 	case gpu.FieldClockEventsTotal:
 		f.addClockTotals(row)
 	case gpu.FieldHealthStatus:
-		f.addHealth()
+		f.addHealth(row)
 	case gpu.FieldP2PStatus:
-		f.addPeers()
+		f.addPeers(row)
 	}
 }
 
@@ -188,8 +188,11 @@ func (f *deviceFamilies) eachCard(add func(*entity)) {
 
 // addHealth adds a series for each checked card and system, with the worst that the last
 // round found there. What was found on a GPU instance is a fault of its card's system.
-func (f *deviceFamilies) addHealth() {
+func (f *deviceFamilies) addHealth(row *Counter) {
 	report := &f.snapshot.Reading.Health
+	f.countUntold(row, func(card gpu.UUID) bool {
+		return !report.Time.IsZero() && slices.Contains(report.Checked, card)
+	})
 	if report.Time.IsZero() {
 		return
 	}
@@ -222,7 +225,12 @@ func (f *deviceFamilies) addHealth() {
 }
 
 // addPeers adds a series for each way from one card to another.
-func (f *deviceFamilies) addPeers() {
+func (f *deviceFamilies) addPeers(row *Counter) {
+	if len(f.node.cards) > 1 {
+		f.countUntold(row, func(card gpu.UUID) bool {
+			return slices.ContainsFunc(f.snapshot.Reading.Peers, func(p gpu.Peer) bool { return p.From == card })
+		})
+	}
 	for _, p := range f.snapshot.Reading.Peers {
 		peer, known := f.node.devices[p.To]
 		if !known {
@@ -236,6 +244,31 @@ func (f *deviceFamilies) addPeers() {
 		f.extend(f.setsOf(gpu.Entity{Kind: gpu.KindGPU, GPU: p.From}), int64(p.Status),
 			label{"peer_gpu", strconv.Itoa(peer.Index)}, label{"link_status", status})
 	}
+}
+
+// countUntold counts the sampled cards of which the reading does not say what is no field's value.
+func (f *deviceFamilies) countUntold(row *Counter, told func(gpu.UUID) bool) {
+	r := &f.snapshot.Reading
+	f.eachCard(func(e *entity) {
+		card := e.sample.Entity.GPU
+		if told(card) {
+			return
+		}
+		d := f.node.devices[card]
+		troubled := func(with gpu.UUID, why gpu.Reason) bool {
+			return slices.ContainsFunc(r.Troubles, func(t gpu.Trouble) bool { return t.GPU == with && t.Reason == why })
+		}
+		reason := gpu.ReasonBlank
+		switch {
+		case d != nil && d.Lost:
+			reason = gpu.ReasonLost
+		case troubled(card, gpu.ReasonTimeout):
+			reason = gpu.ReasonTimeout
+		case troubled("", gpu.ReasonNotSupported):
+			reason = gpu.ReasonNotSupported
+		}
+		f.countAbsent(row, reason)
+	})
 }
 
 func windowLabel(window time.Duration) label {

@@ -166,7 +166,7 @@ func TestClockEventsAreNamedByTheirBits(t *testing.T) {
 	}
 	s.Reading.Samples[0].Values = []gpu.Value{gpu.Int(0)}
 	s.Reading.Samples[1].Values = []gpu.Value{gpu.Absent(gpu.ReasonNotSupported)}
-	rows := rowsOf(t, computedCounters)
+	rows := rowsOf(t, "DCGM_EXP_CLOCK_EVENTS_COUNT, gauge\nDCGM_EXP_CLOCK_EVENTS_TOTAL, counter\n")
 	const window = `,window_size_in_ms="300000"`
 	page := func() string { return pageOf(t, s, rows, Config{}) }
 	absences := []string{
@@ -256,6 +256,37 @@ func TestEachWayBetweenGPUsHasASeries(t *testing.T) {
 	s.Reading.Peers = []gpu.Peer{{From: "GPU-0", To: "GPU-8"}, {From: "GPU-8", To: "GPU-0"}, {From: "GPU-0", To: "GPU-1", Status: 7}}
 	wantSeries(t, page(), "DCGM_EXP_P2P_STATUS", onGPU0+`,peer_gpu="1",link_status="Unknown"} 7`)
 	wantSeries(t, page(), "gpumeter_dropped_series", `{reason="duplicate"} 0`, `{reason="invalid_labels"} 0`, `{reason="invalid_name"} 0`, `{reason="unknown_device"} 2`)
+}
+
+// TestHealthAndPeersThatAreNotToldAreCounted: a row of the counter file that gives nothing says why.
+func TestHealthAndPeersThatAreNotToldAreCounted(t *testing.T) {
+	s := dividedNode()
+	rows := rowsOf(t, "DCGM_EXP_GPU_HEALTH_STATUS, gauge\nDCGM_EXP_P2P_STATUS, gauge\n")
+	absent := func(want ...string) {
+		t.Helper()
+		page := pageOf(t, s, rows, Config{})
+		for i := range want {
+			want[i] = "{field=" + want[i]
+		}
+		wantSeries(t, page, "gpumeter_absent_values", want...)
+	}
+	absent(`"DCGM_EXP_GPU_HEALTH_STATUS",reason="blank"} 2`, `"DCGM_EXP_P2P_STATUS",reason="blank"} 2`)
+
+	s.Reading.Troubles = []gpu.Trouble{{Reason: gpu.ReasonNotSupported, Text: "the ways between GPUs need DCGM 4.3"}}
+	s.Reading.Health = gpu.HealthReport{Time: noon, Checked: []gpu.UUID{"GPU-0", "GPU-1"}}
+	absent(`"DCGM_EXP_P2P_STATUS",reason="not_supported"} 2`)
+
+	s.Reading.Peers = []gpu.Peer{{From: "GPU-0", To: "GPU-1"}, {From: "GPU-1", To: "GPU-0"}}
+	s.Reading.Health.Checked = s.Reading.Health.Checked[:1]
+	s.Reading.Troubles = []gpu.Trouble{{GPU: "GPU-1", Reason: gpu.ReasonTimeout}}
+	absent(`"DCGM_EXP_GPU_HEALTH_STATUS",reason="timeout"} 1`)
+
+	s.Reading.Peers, s.Reading.Troubles, s.Reading.Devices[1].Lost = nil, nil, true
+	absent(`"DCGM_EXP_GPU_HEALTH_STATUS",reason="lost"} 1`, `"DCGM_EXP_P2P_STATUS",reason="blank"} 1`, `"DCGM_EXP_P2P_STATUS",reason="lost"} 1`)
+
+	// A single GPU has no peer to reach.
+	s.Reading.Devices, s.Reading.Samples = s.Reading.Devices[:1], s.Reading.Samples[:1]
+	absent()
 }
 
 func TestComputedSeriesHaveTheLabelsOfTheirEntity(t *testing.T) {

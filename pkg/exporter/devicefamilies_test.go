@@ -353,3 +353,38 @@ func TestRowsThatCannotBeFamilies(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAnInstancesQuantityIsTheCardsWithoutInstances: of a card whose instances are not selected,
+// or that has none, the card answers for itself.
+func TestAnInstancesQuantityIsTheCardsWithoutInstances(t *testing.T) {
+	d := bare(card(0))
+	d.MIGEnabled = true
+	part := slice(d, 1, "3g.40gb", 3)
+	onCard, onPart := onGPU(d, gpu.Int(70000)), onInstance(part, gpu.Int(30000))
+	const ofCard, ofPart = `{gpu="0",UUID="GPU-0",device="nvidia0"} 70000`, `{gpu="0",UUID="GPU-0",device="nvidia0",GPU_I_PROFILE="3g.40gb",GPU_I_ID="1"} 30000`
+	for _, tt := range []struct {
+		name    string
+		devices []gpu.Device
+		samples []gpu.Sample
+		want    []string
+	}{
+		{"instances", []gpu.Device{d, part}, []gpu.Sample{onCard, onPart}, []string{ofPart}},
+		{"instances not selected", []gpu.Device{d, part}, []gpu.Sample{onCard}, []string{ofCard}},
+		{"MIG without instances", []gpu.Device{d}, []gpu.Sample{onCard}, []string{ofCard}},
+		{"an instance without devices", []gpu.Device{d}, []gpu.Sample{onCard, onPart}, []string{`{gpu="0",UUID="GPU-0",device="nvidia0",GPU_I_ID="1"} 30000`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := ticked(gpu.Reading{
+				Fields: []gpu.FieldID{fieldFBUsed}, Devices: tt.devices, Samples: tt.samples,
+				Processes: []gpu.Process{},
+			}, sharing.Division{})
+			page := pageOf(t, s, rowsOf(t, "DCGM_FI_DEV_FB_USED, gauge\n"), Config{})
+			wantSeries(t, page, "DCGM_FI_DEV_FB_USED", tt.want...)
+			processes := `{UUID="GPU-0"} 0`
+			if len(tt.devices) > 1 {
+				processes = `{UUID="GPU-0",GPU_I_ID="1"} 0`
+			}
+			wantSeries(t, page, "gpumeter_device_processes", processes)
+		})
+	}
+}

@@ -217,6 +217,7 @@ func TestReadiness(t *testing.T) {
 		want("/readyz", 503, "not ready: awaiting the first answer of the telemetry source: no driver\uFFFD\ntelemetry: down, no answer yet, waiting for 1.5s\n")
 
 		up := *s
+		up.Faults = nil
 		up.Sources = []meter.SourceState{
 			{Name: meter.SourceTelemetry, Age: 20 * time.Millisecond, LastSuccess: time.Now(), Up: true},
 			{Name: meter.SourceAllocations, Age: time.Minute, LastSuccess: time.Now()},

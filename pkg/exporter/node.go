@@ -19,7 +19,8 @@ type node struct {
 	// instances are the MIG devices of each GPU instance. A GPU instance that was
 	// sampled but holds no device is there with none.
 	instances map[instanceKey][]*gpu.Device
-	// divided are the cards that have GPU instances.
+	// divided are the cards of which GPU instances were sampled. Quantities of an instance are
+	// theirs; of a card without any, or whose instances are not selected, they are the card's.
 	divided map[gpu.UUID]bool
 	// shares are each card's.
 	shares map[gpu.UUID][]*sharing.Share
@@ -46,7 +47,6 @@ func newNode(s *meter.Snapshot) *node {
 		}
 		key := instanceKey{d.Parent, d.GPUInstance}
 		n.instances[key] = append(n.instances[key], d)
-		n.divided[d.Parent] = true
 	}
 	for i := range s.Reading.Samples {
 		if e := s.Reading.Samples[i].Entity; e.Kind == gpu.KindGPUInstance {

@@ -194,6 +194,11 @@ func (f *ownFamilies) addProcesses() {
 		return
 	}
 	counts := make(map[instanceKey]int64)
+	// Processes are listed whatever is selected.
+	parted := make(map[gpu.UUID]bool)
+	for key := range f.node.instances {
+		parted[key.card] = true
+	}
 	for _, p := range f.snapshot.Reading.Processes {
 		key := instanceKey{p.GPU, p.GPUInstance}
 		if _, ok := f.node.instances[key]; !ok {
@@ -203,7 +208,7 @@ func (f *ownFamilies) addProcesses() {
 	}
 	f.begin("gpumeter_device_processes", "Processes that the driver sees on a GPU or GPU instance.", kindGauge)
 	for _, card := range f.node.cards {
-		if n := counts[instanceKey{card.UUID, gpu.NoInstance}]; n > 0 || !card.Lost && !f.node.divided[card.UUID] {
+		if n := counts[instanceKey{card.UUID, gpu.NoInstance}]; n > 0 || !card.Lost && !parted[card.UUID] {
 			f.count(f.set("UUID", string(card.UUID)), n)
 		}
 	}

@@ -58,10 +58,43 @@ func (e *Exporter) ready(s *meter.Snapshot) (bool, string) {
 	if alive, sentence := e.alive(s); !alive {
 		return false, "not ready: " + sentence
 	}
+	if silent, why := allSilent(s, telemetry.Up); silent {
+		return false, "not ready: no GPU answers" + why
+	}
 	if !telemetry.Up {
 		return true, "ready with earlier values, since the telemetry source does not answer" + complaint(s)
 	}
 	return true, "ready"
+}
+
+// allSilent reports whether no physical GPU gives a value because all of them are lost or hang,
+// with the first reason after a colon. Where the source answers and lists none, a fault that
+// concerns no GPU says that it could not look; that there is none is an answer.
+func allSilent(s *meter.Snapshot, answers bool) (bool, string) {
+	silent, why, unseen := make(map[gpu.UUID]bool), "", false
+	for _, f := range s.Faults {
+		if f.Source != meter.SourceTelemetry {
+			continue
+		}
+		hangs := f.Kind == gpu.ReasonTimeout.String() || f.Kind == gpu.ReasonLost.String()
+		unlisted := answers && f.Subject == "" && f.Kind != gpu.ReasonNotFound.String()
+		silent[f.Subject] = silent[f.Subject] || hangs
+		unseen = unseen || unlisted
+		if why == "" && (hangs || unlisted) {
+			why = ": " + oneLine(f.Text)
+		}
+	}
+	for i := range s.Reading.Devices {
+		if d := &s.Reading.Devices[i]; !d.IsMIG() && !d.Lost && !silent[d.UUID] {
+			return false, ""
+		}
+	}
+	if slices.ContainsFunc(s.Reading.Samples, func(sample gpu.Sample) bool {
+		return sample.Entity.GPU != "" && slices.ContainsFunc(sample.Values, gpu.Value.Present)
+	}) {
+		return false, ""
+	}
+	return unseen || len(s.Reading.Devices) > 0, why
 }
 
 // complaint is why the telemetry source does not answer, as far as it is known.
@@ -74,22 +107,29 @@ func complaint(s *meter.Snapshot) string {
 	return ""
 }
 
-// deviceFault is what is wrong with one GPU or MIG device now, for people.
+// deviceFault is what is wrong with one GPU or MIG device now, for people. Device is the source's
+// name where it could not tell which.
 type deviceFault struct{ Device, Text string }
 
 // maxDeviceFaults bounds what is told about a node on which everything fails.
 const maxDeviceFaults = 32
 
-// deviceFaults are the faults of single devices; where there are too many, the last entry
-// counts the others.
+// deviceFaults are the faults of single devices, and those of a telemetry source that answers all
+// the same; where there are too many, the last entry counts the others. Why a source does not
+// answer is complaint's.
 func deviceFaults(s *meter.Snapshot) []deviceFault {
+	answers := slices.ContainsFunc(s.Sources, func(source meter.SourceState) bool {
+		return source.Name == meter.SourceTelemetry && source.Up
+	})
 	var told []deviceFault
 	more := 0
 	for _, f := range s.Faults {
 		switch {
-		case f.Subject == "":
+		case f.Subject == "" && (f.Source != meter.SourceTelemetry || !answers):
 		case len(told) == maxDeviceFaults:
 			more++
+		case f.Subject == "":
+			told = append(told, deviceFault{f.Source, oneLine(f.Kind + ": " + f.Text)})
 		default:
 			name := string(f.Subject)
 			if i := slices.IndexFunc(s.Reading.Devices, func(d gpu.Device) bool { return d.UUID == f.Subject }); i >= 0 {

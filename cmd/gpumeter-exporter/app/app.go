@@ -20,6 +20,7 @@ import (
 	"github.com/gpumeter/gpumeter/etc"
 	"github.com/gpumeter/gpumeter/pkg/dcgm"
 	"github.com/gpumeter/gpumeter/pkg/exporter"
+	"github.com/gpumeter/gpumeter/pkg/gpu"
 	"github.com/gpumeter/gpumeter/pkg/kubelet"
 	"github.com/gpumeter/gpumeter/pkg/meter"
 	"github.com/gpumeter/gpumeter/pkg/sim"
@@ -169,12 +170,46 @@ func (a *App) choose() error {
 		}
 		a.log.Log(context.Background(), level, "GPUs cannot be read through "+p.Name, "error", p.Err)
 	}
-	o := a.source.Driver.Origin()
-	a.log.Info("GPUs are read", "source", a.source.Name, "because", a.source.Reason,
-		"library", o.Library, "engine", o.Engine, "driver", o.Driver)
+	if o := a.source.Driver.Origin(); a.connects() {
+		a.log.Info("GPUs will be read from "+o.Engine, a.described(o)...)
+	} else {
+		a.log.Info("GPUs are read", a.described(o)...)
+	}
 	if a.cfg.HostEngine != "" && a.source.Name != SourceDCGM {
 		a.log.Warn("--remote-hostengine-info has no effect with this source", "source", a.source.Name, "address", a.cfg.HostEngine)
 	}
+	return nil
+}
+
+// connects reports whether the source was not reached when it was opened, but is being connected to.
+func (a *App) connects() bool { return a.cfg.HostEngine != "" && a.source.Name == SourceDCGM }
+
+// described is the source for the log, without what is not known of it.
+func (a *App) described(o gpu.Origin) []any {
+	out := []any{"source", a.source.Name, "because", a.source.Reason}
+	for _, part := range [][2]string{{"library", o.Library}, {"engine", o.Engine}, {"driver", o.Driver}} {
+		if part[1] != "" {
+			out = append(out, part[0], part[1])
+		}
+	}
+	return out
+}
+
+// tellConnected logs the first answer of a source that is connected to.
+func (a *App) tellConnected(ctx context.Context) error {
+	for a.connects() {
+		s, stale := a.meter.Watch()
+		if s.Reading.Source != "" {
+			a.log.Info("GPUs are read", a.described(s.Reading.Origin)...)
+			break
+		}
+		select {
+		case <-stale:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	<-ctx.Done()
 	return nil
 }
 
@@ -216,6 +251,7 @@ func (a *App) Run(ctx context.Context) error {
 		a.sources.AwaitKubelet(ctx)
 		return a.meter.Run(ctx)
 	})
+	until(a.tellConnected)
 	until(a.watchSelections)
 	until(a.watchRelease)
 	until(a.watchCounters)

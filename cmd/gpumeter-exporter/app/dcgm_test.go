@@ -104,9 +104,13 @@ func TestAHostEngineThatIsAwayIsWaitedFor(t *testing.T) {
 		t.Errorf("/livez: %d %s", code, body)
 	}
 	eventually(t, r.url+"/readyz", "tcp://127.0.0.1:5555")
+	if told := r.logs.String(); !strings.Contains(told, `msg="GPUs will be read from tcp://127.0.0.1:5555"`) || strings.Contains(told, "GPUs are read") || strings.Contains(told, "driver=") {
+		t.Errorf("before its first answer:\n%s", told)
+	}
 	r.does(t, s, "up")
 	eventually(t, r.url+"/readyz", "ready\ntelemetry: up")
 	eventually(t, r.url+"/metrics", `reason="a host engine was named"`)
+	eventuallySays(t, r.logs, `msg="GPUs are read" source=dcgm because="a host engine was named" library="libdcgm 4.6.0" engine="tcp://127.0.0.1:5555`)
 }
 
 func TestSelectedGPUsOfDCGM(t *testing.T) {

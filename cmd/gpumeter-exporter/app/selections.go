@@ -31,60 +31,131 @@ func (c Config) selections() (selections, error) {
 	return s, nil
 }
 
-// Misselected holds the configuration's selections against a reading. The warnings name what a
-// selection asks for and the node does not have. The error says that no GPU and no GPU instance of
-// the node is selected; it is nil for a node without GPUs.
-func (c Config) Misselected(r *gpu.Reading) (warnings []string, err error) {
+// Misselected holds the configuration's selections against a reading of driver. The warnings name
+// what a selection asks for and the node does not have. The error says that a selection leaves
+// nothing of what the node has. A node without GPUs, and one whose GPUs do not all say who they
+// are, is not judged.
+func (c Config) Misselected(r *gpu.Reading, driver Driver) (warnings []string, err error) {
 	s, err := c.selections()
+	if err != nil || len(r.Devices) == 0 || incomplete(r) {
+		return nil, err
+	}
+	warnings, err = misselectedGPUs(s.gpus, r.Devices)
 	if err != nil {
 		return nil, err
 	}
+	for _, group := range []struct {
+		flag  string
+		of    gpu.Selection
+		kinds [2]selectedKind
+	}{
+		{"switch-devices", s.switches, [2]selectedKind{
+			{"g", "switch", gpu.ScopeSwitch, gpu.KindSwitch}, {"i", "link", gpu.ScopeLink, gpu.KindLink},
+		}},
+		{"cpu-devices", s.cpus, [2]selectedKind{
+			{"g", "CPU", gpu.ScopeCPU, gpu.KindCPU}, {"i", "core", gpu.ScopeCPUCore, gpu.KindCPUCore},
+		}},
+	} {
+		warned, err := misselected(group.flag, group.of, group.kinds, r, driver)
+		if err != nil {
+			return nil, err
+		}
+		warnings = append(warnings, warned...)
+	}
+	return warnings, nil
+}
+
+// incomplete reports whether something that is not listed may only be slow to answer.
+func incomplete(r *gpu.Reading) bool {
+	return slices.ContainsFunc(r.Troubles, func(t gpu.Trouble) bool { return t.GPU == "" && t.Reason == gpu.ReasonTimeout })
+}
+
+func misselectedGPUs(of gpu.Selection, devices []gpu.Device) (warnings []string, err error) {
 	var cards, instances []int
 	chosen := false
-	for _, d := range r.Devices {
+	for _, d := range devices {
 		if !d.IsMIG() {
 			cards = append(cards, d.Index)
-			chosen = chosen || s.gpus.Major(d.Index)
+			chosen = chosen || of.Major(d.Index)
 			continue
 		}
 		// The compute instances of one GPU instance share its number.
-		if d.InstanceEntity != gpu.NoInstance && !slices.Contains(instances, d.InstanceEntity) {
+		if d.InstanceEntity != gpu.NoInstance {
 			instances = append(instances, d.InstanceEntity)
 		}
-		chosen = chosen || s.gpus.Minor(d.InstanceEntity)
+		chosen = chosen || of.Minor(d.InstanceEntity)
 	}
-	if len(r.Devices) > 0 && !chosen {
+	cards, instances = ascending(cards), ascending(instances)
+	if !chosen {
 		return nil, fmt.Errorf("--devices %s selects nothing here: this node has %s and %s",
-			s.gpus, numbered("GPU", cards), numbered("GPU instance", instances))
-	}
-	missing := func(flag string, of gpu.Selection, letter, what string, present []int) {
-		if absent := of.Missing(letter, present); len(absent) > 0 {
-			warnings = append(warnings, fmt.Sprintf("--%s %s names what this node does not have: %s (it has %s)",
-				flag, of, numbered(what, absent), numbered(what, present)))
-		}
-	}
-	if len(r.Devices) > 0 {
-		missing("devices", s.gpus, "g", "GPU", cards)
-		missing("devices", s.gpus, "i", "GPU instance", instances)
+			of, numbered("GPU", cards), numbered("GPU instance", instances))
 	}
 	for _, kind := range []struct {
-		flag         string
-		of           gpu.Selection
 		letter, what string
-		scope        gpu.Scope
-		kind         gpu.Kind
-	}{
-		{"switch-devices", s.switches, "g", "switch", gpu.ScopeSwitch, gpu.KindSwitch},
-		{"switch-devices", s.switches, "i", "link", gpu.ScopeLink, gpu.KindLink},
-		{"cpu-devices", s.cpus, "g", "CPU", gpu.ScopeCPU, gpu.KindCPU},
-		{"cpu-devices", s.cpus, "i", "core", gpu.ScopeCPUCore, gpu.KindCPUCore},
-	} {
-		// Without a field of theirs nobody looked for them.
-		if hasScope(r.Fields, kind.scope) {
-			missing(kind.flag, kind.of, kind.letter, kind.what, numbers(r.Samples, kind.kind))
+		present      []int
+	}{{"g", "GPU", cards}, {"i", "GPU instance", instances}} {
+		if absent := ascending(of.Missing(kind.letter, kind.present)); len(absent) > 0 {
+			warnings = append(warnings, fmt.Sprintf("--devices %s: %s", of, thereIsNo(kind.what, absent, kind.present)))
 		}
 	}
 	return warnings, nil
+}
+
+// selectedKind is a kind of entity that a letter of a selection stands for.
+type selectedKind struct {
+	letter, what string
+	scope        gpu.Scope
+	kind         gpu.Kind
+}
+
+// lister is a driver that knows all entities of a kind, selected or not; false where it has not
+// looked for them or cannot.
+type lister interface {
+	Entities(gpu.Kind) ([]int, bool)
+}
+
+// misselected holds a selection of switches and links, or of CPUs and cores, against a reading,
+// which has those that are selected. Without a field of theirs nobody looked for them.
+func misselected(flag string, of gpu.Selection, kinds [2]selectedKind, r *gpu.Reading, driver Driver) (warnings []string, err error) {
+	chosen := false
+	var there []string
+	for _, k := range kinds {
+		if !hasScope(r.Fields, k.scope) {
+			continue
+		}
+		present := numbers(r.Samples, k.kind)
+		chosen = chosen || len(present) > 0
+		all, known := []int(nil), false
+		if l, ok := driver.(lister); ok {
+			all, known = l.Entities(k.kind)
+			all = ascending(all)
+		}
+		if len(all) > 0 {
+			there = append(there, numbered(k.what, all))
+		}
+		absent := ascending(of.Missing(k.letter, present))
+		switch {
+		case len(absent) == 0:
+		case known:
+			warnings = append(warnings, fmt.Sprintf("--%s %s: %s", flag, of, thereIsNo(k.what, absent, all)))
+		case len(present) > 0:
+			warnings = append(warnings, fmt.Sprintf("--%s %s: there is no %s", flag, of, numberedOr(k.what, absent)))
+		default:
+			warnings = append(warnings, fmt.Sprintf("--%s %s: no %s was found", flag, of, numberedOr(k.what, absent)))
+		}
+	}
+	if len(warnings) > 0 && !chosen && len(there) > 0 {
+		return nil, fmt.Errorf("--%s %s selects nothing here: this node has %s", flag, of, strings.Join(there, " and "))
+	}
+	return warnings, nil
+}
+
+// thereIsNo says that some of a kind are not among those that are there.
+func thereIsNo(what string, absent, there []int) string {
+	if len(there) == 0 {
+		return "this node has no " + plural(what)
+	}
+	return fmt.Sprintf("there is no %s; this node has %s", numberedOr(what, absent), numbered(what, there))
 }
 
 func hasScope(fields []gpu.FieldID, scope gpu.Scope) bool {
@@ -102,11 +173,16 @@ func numbers(samples []gpu.Sample, kind gpu.Kind) []int {
 			out = append(out, e.ID)
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return ascending(out)
 }
 
-// numbered is "GPU 3", "GPUs 0-3 and 5" or "no GPU".
+// ascending is ids in order, each once; ids itself is used up.
+func ascending(ids []int) []int {
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// numbered is "GPU 3", "GPUs 0-3, 5" or "no GPU".
 func numbered(what string, ids []int) string {
 	switch len(ids) {
 	case 0:
@@ -114,11 +190,17 @@ func numbered(what string, ids []int) string {
 	case 1:
 		return fmt.Sprintf("%s %d", what, ids[0])
 	}
-	plural := what + "s"
+	return plural(what) + " " + Ranges(ids)
+}
+
+// numberedOr is "GPU 3" or "GPU 0-3, 5", as it stands behind "no".
+func numberedOr(what string, ids []int) string { return what + " " + Ranges(ids) }
+
+func plural(what string) string {
 	if strings.HasSuffix(what, "ch") {
-		plural = what + "es"
+		return what + "es"
 	}
-	return plural + " " + Ranges(ids)
+	return what + "s"
 }
 
 // Ranges is ascending numbers as people write them, "0-3, 5".
@@ -139,13 +221,13 @@ func Ranges(ids []int) string {
 	return strings.Join(parts, ", ")
 }
 
-// watchSelections holds the selections against the first reading that has devices. A selection of
+// watchSelections holds the selections against the first reading that has all devices. A selection of
 // nothing ends the exporter: it would be up, healthy and silent.
 func (a *App) watchSelections(ctx context.Context) error {
 	for {
 		s, stale := a.meter.Watch()
-		if len(s.Reading.Devices) > 0 {
-			warnings, err := a.cfg.Misselected(&s.Reading)
+		if len(s.Reading.Devices) > 0 && !incomplete(&s.Reading) {
+			warnings, err := a.cfg.Misselected(&s.Reading, a.source.Driver)
 			if err != nil {
 				return err
 			}

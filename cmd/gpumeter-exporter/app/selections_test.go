@@ -3,6 +3,7 @@
 package app
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -35,16 +36,17 @@ func TestSelectionsAreHeldAgainstTheNode(t *testing.T) {
 		{"g:1", nil, ""},
 		{"i", nil, ""},
 		{"i:14", nil, ""},
-		{"g:0,5", []string{"--devices g:0,5 names what this node does not have: GPU 5 (it has GPUs 0-2)"}, ""},
-		{"g:0+i:3,15", []string{"GPU instance 3 (it has GPU instances 14-15)"}, ""},
-		{"g:7+i:15", []string{"GPU 7 (it has GPUs 0-2)"}, ""},
+		{"g:0,5", []string{"--devices g:0,5: there is no GPU 5; this node has GPUs 0-2"}, ""},
+		{"g:0+i:3,15", []string{"there is no GPU instance 3; this node has GPU instances 14-15"}, ""},
+		{"g:7+i:15", []string{"there is no GPU 7; this node has GPUs 0-2"}, ""},
+		{"g:9,5,1,7-8,5", []string{"there is no GPU 5, 7-9; this node has GPUs 0-2"}, ""},
 		{"g:7", nil, "--devices g:7 selects nothing here: this node has GPUs 0-2 and GPU instances 14-15"},
 		{"i:0-3", nil, "--devices i:0-3 selects nothing here"},
 	}
 	for _, tt := range tests {
 		c := Defaults()
 		c.Devices = tt.devices
-		warned, err := c.Misselected(divided())
+		warned, err := c.Misselected(divided(), newCard("dcgm"))
 		switch {
 		case tt.failed != "" && (err == nil || !strings.Contains(err.Error(), tt.failed)), tt.failed == "" && err != nil:
 			t.Errorf("%s: error %v, want %q", tt.devices, err, tt.failed)
@@ -63,40 +65,87 @@ func TestSelectionsAreHeldAgainstTheNode(t *testing.T) {
 func TestANodeWithoutGPUsIsNotMisselected(t *testing.T) {
 	c := Defaults()
 	c.Devices = "g:7"
-	if warned, err := c.Misselected(&gpu.Reading{}); err != nil || len(warned) > 0 {
+	if warned, err := c.Misselected(&gpu.Reading{}, newCard("dcgm")); err != nil || len(warned) > 0 {
 		t.Errorf("%q, %v", warned, err)
 	}
 }
 
-func TestSwitchesAndCPUsAreMissedOnlyWhereAFieldAsksForThem(t *testing.T) {
+// A GPU that hangs from the start is not listed yet.
+func TestWhatMayOnlyBeSlowIsNotMisselected(t *testing.T) {
+	c := Defaults()
+	c.Devices = "g:7"
+	r := divided()
+	r.Troubles = []gpu.Trouble{{Reason: gpu.ReasonTimeout, Text: "a call for GPU 7 has not come back"}}
+	if warned, err := c.Misselected(r, newCard("dcgm")); err != nil || len(warned) > 0 {
+		t.Errorf("%q, %v", warned, err)
+	}
+	r.Troubles[0].GPU = "GPU-0"
+	if _, err := c.Misselected(r, newCard("dcgm")); err == nil {
+		t.Error("GPU 0 has said who it is, and is no reason to wait")
+	}
+}
+
+// wholeNode is a driver that knows what is there beside what is selected.
+type wholeNode struct {
+	*card
+	entities map[gpu.Kind][]int
+}
+
+func (n wholeNode) Entities(kind gpu.Kind) ([]int, bool) {
+	ids, known := n.entities[kind]
+	return ids, known
+}
+
+func TestSwitchesAndCPUsAreMissedWhereTheyCanBeKnown(t *testing.T) {
 	var fieldOf [gpu.ScopeConnectX + 1]gpu.FieldID
 	for id := gpu.FieldID(1); id < 2000; id++ {
 		if f, ok := gpu.FieldByID(id); ok && fieldOf[f.Scope] == 0 {
 			fieldOf[f.Scope] = id
 		}
 	}
-	c := Defaults()
-	c.SwitchDevices, c.CPUDevices = "g:0,4+i:1", "g:2"
-	r := divided()
-	if warned, err := c.Misselected(r); err != nil || len(warned) > 0 {
-		t.Errorf("no field of theirs is read: %q, %v", warned, err)
+	all := []gpu.FieldID{fieldOf[gpu.ScopeSwitch], fieldOf[gpu.ScopeLink], fieldOf[gpu.ScopeCPU], fieldOf[gpu.ScopeCPUCore]}
+	two := map[gpu.Kind][]int{gpu.KindSwitch: {1, 0}, gpu.KindLink: {0, 1, 0, 1}}
+	of := func(kind gpu.Kind, id int) gpu.Sample { return gpu.Sample{Entity: gpu.Entity{Kind: kind, ID: id}} }
+	tests := []struct {
+		name           string
+		fields         []gpu.FieldID
+		switches, cpus string
+		samples        []gpu.Sample
+		entities       map[gpu.Kind][]int
+		warned         []string
+		failed         string
+	}{
+		{"no field of theirs is read", nil, "g:0,4+i:1", "g:2", nil, two, nil, ""},
+		{"everything", all, "f", "f", nil, two, nil, ""},
+		{"one is not there", all, "g:9,0,4+i:1", "f", []gpu.Sample{of(gpu.KindSwitch, 0), of(gpu.KindLink, 1), of(gpu.KindLink, 1)}, nil,
+			[]string{"--switch-devices g:9,0,4+i:1: there is no switch 4, 9"}, ""},
+		{"one is not there, and the driver knows which are", all, "g:0,4", "f", []gpu.Sample{of(gpu.KindSwitch, 0)}, two,
+			[]string{"--switch-devices g:0,4: there is no switch 4; this node has switches 0-1"}, ""},
+		{"none is there, as far as it is known", all, "f", "g:2+i:1,0", nil, nil,
+			[]string{"--cpu-devices g:2+i:1,0: no CPU 2 was found", "--cpu-devices g:2+i:1,0: no core 0-1 was found"}, ""},
+		{"none is there", all, "g:0", "f", nil, map[gpu.Kind][]int{gpu.KindSwitch: {}}, []string{"--switch-devices g:0: this node has no switches"}, ""},
+		{"nothing is selected", all, "g:9", "f", nil, two, nil, "--switch-devices g:9 selects nothing here: this node has switches 0-1 and links 0-1"},
+		{"a link is selected", all, "g:9+i:0", "f", []gpu.Sample{of(gpu.KindLink, 0)}, two, []string{"there is no switch 9; this node has switches 0-1"}, ""},
 	}
-	r.Fields = []gpu.FieldID{fieldOf[gpu.ScopeSwitch], fieldOf[gpu.ScopeLink], fieldOf[gpu.ScopeCPU]}
-	r.Samples = []gpu.Sample{
-		{Entity: gpu.Entity{Kind: gpu.KindSwitch, ID: 0}}, {Entity: gpu.Entity{Kind: gpu.KindLink, ID: 1}}, {Entity: gpu.Entity{Kind: gpu.KindLink, ID: 1}},
-	}
-	warned, err := c.Misselected(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := strings.Join(warned, "\n")
-	for _, want := range []string{"switch 4 (it has switch 0)", "CPU 2 (it has no CPU)"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("%q does not say %q", got, want)
-		}
-	}
-	if len(warned) != 2 {
-		t.Errorf("warnings %q", warned)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := Defaults()
+			c.SwitchDevices, c.CPUDevices = tt.switches, tt.cpus
+			r := divided()
+			r.Fields, r.Samples = tt.fields, tt.samples
+			warned, err := c.Misselected(r, wholeNode{newCard("dcgm"), tt.entities})
+			if got := fmt.Sprint(err); tt.failed == "" && err != nil || tt.failed != "" && got != tt.failed {
+				t.Errorf("error %s, want %q", got, tt.failed)
+			}
+			if len(warned) != len(tt.warned) {
+				t.Fatalf("warnings %q, want %q", warned, tt.warned)
+			}
+			for i, want := range tt.warned {
+				if !strings.Contains(warned[i], want) {
+					t.Errorf("warning %q, want %q", warned[i], want)
+				}
+			}
+		})
 	}
 }
 
@@ -121,7 +170,7 @@ func TestSelectedGPUsHaveSeriesAndTheOthersShares(t *testing.T) {
 	if n := strings.Count(page, "\ngpumeter_unallocated_share{"); n < 5 {
 		t.Errorf("%d unallocated parts: a selection must not take GPUs out of the account", n)
 	}
-	eventuallySays(t, r.logs, "--devices g:1,3,9 names what this node does not have: GPU 9")
+	eventuallySays(t, r.logs, "--devices g:1,3,9: there is no GPU 9")
 	if code, _ := get(t, http.DefaultClient, r.url+"/livez"); code != http.StatusOK {
 		t.Errorf("/livez: %d", code)
 	}

@@ -113,39 +113,6 @@ func NewSources(cfg Config, log *slog.Logger) *Sources {
 	return s
 }
 
-// once opens a source the first time it is asked for, and remembers it for Close. One that comes
-// after patience ran out is closed by itself.
-func (s *Sources) once(name string, open func() (Driver, error)) func() (Driver, error) {
-	return sync.OnceValues(func() (Driver, error) {
-		type answer struct {
-			driver Driver
-			err    error
-		}
-		came := make(chan answer, 1)
-		go func() {
-			d, err := open()
-			came <- answer{d, err}
-		}()
-		select {
-		case a := <-came:
-			if a.err != nil {
-				return nil, a.err
-			}
-			s.mu.Lock()
-			s.opened = append(s.opened, namedDriver{name, a.driver})
-			s.mu.Unlock()
-			return a.driver, nil
-		case <-time.After(s.patience):
-			go func() {
-				if a := <-came; a.err == nil {
-					_ = closeDriver(a.driver)
-				}
-			}()
-			return nil, fmt.Errorf("no answer within %v: the GPU driver may hang; see dmesg for NVRM and Xid lines", s.patience)
-		}
-	})
-}
-
 // Candidates are the ways that the configuration admits, in the order in which the exporter
 // tries them. NVML is one of them only where it could take the place of DCGM.
 func (s *Sources) Candidates() []Candidate {

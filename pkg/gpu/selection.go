@@ -110,6 +110,17 @@ func (s Selection) Major(n int) bool { return s.major == nil && s.minor == nil |
 // GPU instances through all GPUs; see Device.InstanceEntity.
 func (s Selection) Minor(n int) bool { return s.major == nil && s.minor == nil || s.minor.has(n) }
 
+// Any reports whether the selection has majors ("g") or minors ("i") at all.
+func (s Selection) Any(kind string) bool {
+	if s.major == nil && s.minor == nil {
+		return true
+	}
+	if kind == "i" {
+		return s.minor != nil
+	}
+	return s.major != nil
+}
+
 // Missing are the numbers that the selection names singly or as the end of a range and that
 // are not among those present, so that a selection of nothing can be told. kind is "g" or "i".
 func (s Selection) Missing(kind string, present []int) []int {

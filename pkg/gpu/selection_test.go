@@ -37,6 +37,9 @@ func TestASelectionSaysWhatIsRead(t *testing.T) {
 				minor = append(minor, n)
 			}
 		}
+		if s.Any("g") != (c.major != nil) || s.Any("i") != (c.minor != nil) {
+			t.Errorf("%q has majors: %v, minors: %v", c.text, s.Any("g"), s.Any("i"))
+		}
 		if !slices.Equal(major, c.major) || !slices.Equal(minor, c.minor) {
 			t.Errorf("%q reads majors %v and minors %v, want %v and %v", c.text, major, minor, c.major, c.minor)
 		}

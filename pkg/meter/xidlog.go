@@ -25,6 +25,8 @@ type xidLog struct {
 type toldXID struct {
 	at     time.Time
 	untold int
+	// last is when the last one was, zero where the source does not say.
+	last time.Time
 }
 
 func newXIDLog(log *slog.Logger) *xidLog { return &xidLog{log: log, told: map[XIDKey]*toldXID{}} }
@@ -40,6 +42,7 @@ func (l *xidLog) report(events []gpu.Event, now time.Time) {
 			l.told[key] = &toldXID{}
 		}
 		l.told[key].untold++
+		l.told[key].last = e.Time
 	}
 	if len(l.told) == 0 {
 		return
@@ -60,7 +63,7 @@ func (l *xidLog) report(events []gpu.Event, now time.Time) {
 	for i, key := range due {
 		t := l.told[key]
 		if i < xidLogLimit {
-			l.log.Warn("XID", key.attrs(t.untold)...)
+			l.log.Warn("XID", key.attrs(t)...)
 		}
 		t.at, t.untold = now, 0
 	}
@@ -69,7 +72,9 @@ func (l *xidLog) report(events []gpu.Event, now time.Time) {
 	}
 }
 
-func (k XIDKey) attrs(times int) []any {
+// attrs say which XID it was, how often since it was last told, and when, since a repeat is
+// told late.
+func (k XIDKey) attrs(t *toldXID) []any {
 	out := []any{"xid", k.XID, "gpu", string(k.GPU)}
 	if k.GPUInstance != gpu.NoInstance {
 		out = append(out, "gpu_instance", k.GPUInstance)
@@ -77,8 +82,11 @@ func (k XIDKey) attrs(times int) []any {
 	if k.ComputeInstance != gpu.NoInstance {
 		out = append(out, "compute_instance", k.ComputeInstance)
 	}
-	if times > 1 {
-		out = append(out, "times", times)
+	if t.untold > 1 {
+		out = append(out, "times", t.untold)
+	}
+	if !t.last.IsZero() {
+		out = append(out, "at", t.last)
 	}
 	return out
 }

@@ -55,7 +55,13 @@ func TestANodeFullOfXIDsDoesNotFillTheLog(t *testing.T) {
 	if n := strings.Count(buf.String(), "\n"); n != xidLogLimit+1 || !strings.Contains(buf.String(), "more=68") {
 		t.Errorf("%d lines:\n%s", n, buf.String())
 	}
-	l.report(nil, now.Add(2*logPause))
+	buf.Reset()
+	late := now.Add(90 * time.Second)
+	l.report([]gpu.Event{{Kind: gpu.EventXID, GPU: "GPU-0", Code: 1, Time: now.Add(7 * time.Second)}}, late)
+	if !strings.Contains(buf.String(), "at="+now.Add(7*time.Second).Format("2006-01-02T15:04:05.000")) {
+		t.Errorf("no time of the error itself: %s", buf.String())
+	}
+	l.report(nil, late.Add(2*logPause))
 	if len(l.told) != 0 {
 		t.Errorf("%d XIDs are remembered for ever", len(l.told))
 	}

@@ -119,9 +119,12 @@ type lister interface {
 func misselected(flag string, of gpu.Selection, kinds [2]selectedKind, r *gpu.Reading, driver Driver) (warnings []string, err error) {
 	chosen := false
 	var there []string
-	for _, k := range kinds {
+	for i, k := range kinds {
 		if !hasScope(r.Fields, k.scope) {
 			continue
+		}
+		if other := kinds[1-i]; !of.Any(k.letter) && !hasScope(r.Fields, other.scope) {
+			return []string{fmt.Sprintf("--%s %s has no %s, and the counter file no field of a %s: none is read", flag, of, plural(k.what), other.what)}, nil
 		}
 		present := numbers(r.Samples, k.kind)
 		chosen = chosen || len(present) > 0

@@ -125,6 +125,8 @@ func TestSwitchesAndCPUsAreMissedWhereTheyCanBeKnown(t *testing.T) {
 			[]string{"--cpu-devices g:2+i:1,0: no CPU 2 was found", "--cpu-devices g:2+i:1,0: no core 0-1 was found"}, ""},
 		{"none is there", all, "g:0", "f", nil, map[gpu.Kind][]int{gpu.KindSwitch: {}}, []string{"--switch-devices g:0: this node has no switches"}, ""},
 		{"nothing is selected", all, "g:9", "f", nil, two, nil, "--switch-devices g:9 selects nothing here: this node has switches 0-1 and links 0-1"},
+		{"only the other kind has fields", []gpu.FieldID{fieldOf[gpu.ScopeCPUCore]}, "f", "g:0", nil, two,
+			[]string{"--cpu-devices g:0 has no cores, and the counter file no field of a CPU: none is read"}, ""},
 		{"a link is selected", all, "g:9+i:0", "f", []gpu.Sample{of(gpu.KindLink, 0)}, two, []string{"there is no switch 9; this node has switches 0-1"}, ""},
 	}
 	for _, tt := range tests {

@@ -51,7 +51,7 @@ const (
 func plan() map[string]room {
 	cmdModules := []string{
 		"github.com/oklog/run", "github.com/prometheus/client_golang", "github.com/prometheus/common",
-		"github.com/prometheus/exporter-toolkit", "github.com/urfave/cli/v3", "golang.org/x/sync",
+		"github.com/prometheus/exporter-toolkit", "github.com/urfave/cli/v3",
 	}
 	kubeletModules := []string{"google.golang.org/grpc", "google.golang.org/protobuf", "k8s.io/kubelet"}
 	return map[string]room{

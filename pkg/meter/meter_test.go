@@ -65,6 +65,11 @@ func pause(ctx context.Context, d time.Duration, deaf bool) error {
 		time.Sleep(d)
 		return nil
 	}
+	if d <= 0 {
+		// No timer: two that are due at once in one bubble run on two threads with one context
+		// of the race detector, which can crash in there (Go 1.26).
+		return ctx.Err()
+	}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

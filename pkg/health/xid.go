@@ -86,6 +86,8 @@ type XID struct {
 	Source string
 	// Alert says that the code by itself is worth waking somebody for.
 	Alert bool
+	// Repeat raises the class of a code that comes again and again; zero for none.
+	Repeat Repeat
 }
 
 // Validate says what is wrong with x, if anything is.
@@ -97,9 +99,14 @@ func (x XID) Validate() error {
 		return fmt.Errorf("XID %d has no name (say in a few words what happened)", x.Code)
 	case !slices.Contains(Classes(), x.Class):
 		return fmt.Errorf("XID %d has no class (give one of %v)", x.Code, Classes())
-	default:
-		return nil
 	}
+	if err := x.Repeat.Validate(); err != nil {
+		return fmt.Errorf("XID %d: %w", x.Code, err)
+	}
+	if !x.Repeat.IsZero() && (x.Class < ClassWatch || x.Repeat.Class <= x.Class) {
+		return fmt.Errorf("XID %d of class %v cannot rise to %v by repeats (give a class from watch on and a higher one)", x.Code, x.Class, x.Repeat.Class)
+	}
+	return nil
 }
 
 // XIDTable is what is known of the driver's error codes. It is immutable, and safe for
@@ -129,6 +136,22 @@ func NewXIDTable(xids []XID) (*XIDTable, error) {
 	}
 	slices.SortFunc(t.alerted, func(a, b XID) int { return a.Code - b.Code })
 	return t, nil
+}
+
+// With is the table with these rows in place of its own of the same codes, or beside them.
+// The error is NewXIDTable's. t is not modified, and may be nil.
+func (t *XIDTable) With(rows []XID) (*XIDTable, error) {
+	over, err := NewXIDTable(rows)
+	if err != nil || t == nil {
+		return over, err
+	}
+	all := slices.Clone(rows)
+	for code, x := range t.byCode {
+		if _, replaced := over.byCode[code]; !replaced {
+			all = append(all, x)
+		}
+	}
+	return NewXIDTable(all)
 }
 
 // Lookup is what is known of a code. A code that is not in the table is one to watch,

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -115,23 +116,65 @@ func (p *xidParser) mapping(n *yaml.Node, what string, known map[string]func(*ya
 	return good
 }
 
+// text is the reader of a key whose value is plain text; good becomes false where it is not.
+func (p *xidParser) text(to *string, key string, good *bool) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+			p.at(n.Line, "%s must be text (quote it)", key)
+			*good = false
+			return
+		}
+		*to = n.Value
+	}
+}
+
+// repeat reads what repetition makes of a code, and says whether it is well formed.
+func (p *xidParser) repeat(n *yaml.Node) (health.Repeat, bool) {
+	var r health.Repeat
+	var count, within, class string
+	good := true
+	known := p.mapping(n, "repeat", map[string]func(*yaml.Node){
+		"count": p.text(&count, "count", &good), "within": p.text(&within, "within", &good), "class": p.text(&class, "class", &good),
+	})
+	if !known || !good {
+		return r, false
+	}
+	var err error
+	if r.Count, err = strconv.Atoi(count); err != nil {
+		p.at(n.Line, "repeat has the count %q (write a number such as 3)", count)
+		return r, false
+	}
+	if r.Within, err = time.ParseDuration(within); err != nil {
+		p.at(n.Line, "repeat is within %q (write a time such as 10m)", within)
+		return r, false
+	}
+	if r.Class, err = health.ParseClass(class); err != nil {
+		p.at(n.Line, "repeat: %w", err)
+		return r, false
+	}
+	if r.IsZero() {
+		err = errors.New("nothing is said")
+	} else {
+		err = r.Validate()
+	}
+	if err != nil {
+		p.at(n.Line, "repeat: %w", err)
+	}
+	return r, err == nil
+}
+
 func (p *xidParser) row(n *yaml.Node) {
 	var x health.XID
 	good := true
-	text := func(to *string, key string) func(*yaml.Node) {
-		return func(n *yaml.Node) {
-			if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
-				p.at(n.Line, "%s must be text (quote it)", key)
-				good = false
-				return
-			}
-			*to = n.Value
-		}
-	}
+	text := func(to *string, key string) func(*yaml.Node) { return p.text(to, key, &good) }
 	var code, class, alert string
 	known := p.mapping(n, "the row", map[string]func(*yaml.Node){
 		"code": text(&code, "code"), "name": text(&x.Name, "name"), "class": text(&class, "class"),
 		"alert": text(&alert, "alert"), "source": text(&x.Source, "source"),
+		"repeat": func(n *yaml.Node) {
+			repeat, ok := p.repeat(n)
+			x.Repeat, good = repeat, good && ok
+		},
 	})
 	if !known || !good {
 		return

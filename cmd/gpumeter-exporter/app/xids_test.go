@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpumeter/gpumeter/etc"
 	"github.com/gpumeter/gpumeter/pkg/health"
@@ -26,6 +27,9 @@ func TestTheShippedXIDsHaveNoProblem(t *testing.T) {
 		if x := table.Lookup(code); x.Class != want || x.Source == "" {
 			t.Errorf("XID %d %q is %v, of source %q, want %v and a source", code, x.Name, x.Class, x.Source, want)
 		}
+	}
+	if got, want := table.Lookup(109).Repeat, (health.Repeat{Count: 3, Within: 10 * time.Minute, Class: health.ClassReset}); got != want {
+		t.Errorf("XID 109 repeated is %+v, want %+v", got, want)
 	}
 	if x := table.Lookup(998); x.Name != "unknown" {
 		t.Errorf("XID 998 is %q", x.Name)
@@ -67,7 +71,7 @@ func TestABadRowOfXIDsCostsThatRow(t *testing.T) {
 		{"{code: 8, name: a}", `unknown class ""`},
 		{"{code: 8, name: a, class: rma}", `unknown class "rma" (known: app, info, watch, contained, reset, node, hardware)`},
 		{"{code: 8, name: a, class: app, alert: maybe}", `alert is "maybe"`},
-		{"{code: 8, name: a, class: app, alarm: true}", `unknown key "alarm" in the row (known: alert, class, code, name, source)`},
+		{"{code: 8, name: a, class: app, alarm: true}", `unknown key "alarm" in the row (known: alert, class, code, name, repeat, source)`},
 		{"{code: 8, code: 9, name: a, class: app}", `key "code" twice`},
 		{"{code: 8, name: [a], class: app}", "name must be text"},
 		{"{code: 8, name: , class: app}", "name must be text"},
@@ -75,6 +79,18 @@ func TestABadRowOfXIDsCostsThatRow(t *testing.T) {
 		{"{<<: *n, code: 8}", `unknown key "<<"`},
 		{"{[8]: a}", `unknown key ""`},
 		{"{name: &code a, *code : 8, class: app}", `unknown key "code"`},
+		{"{code: 8, name: a, class: watch, repeat: 3}", "repeat must be a mapping"},
+		{"{code: 8, name: a, class: watch, repeat: {}}", `repeat has the count ""`},
+		{"{code: 8, name: a, class: watch, repeat: {count: 3, within: 10, class: reset}}", `repeat is within "10" (write a time such as 10m)`},
+		{"{code: 8, name: a, class: watch, repeat: {count: 3, within: -1m, class: reset}}", "repeat: repeats within -1m0s"},
+		{"{code: 8, name: a, class: watch, repeat: {count: 1, within: 10m, class: reset}}", "repeat: a count of 1 repeats (write 2 to 64)"},
+		{"{code: 8, name: a, class: watch, repeat: {count: 3, within: 10m, class: rma}}", `repeat: unknown class "rma"`},
+		{"{code: 8, name: a, class: watch, repeat: {count: 3, within: 10m, class: app}}", "repeat: repeats of class app"},
+		{"{code: 8, name: a, class: watch, repeat: {count: 3, within: 10m}}", `repeat: unknown class ""`},
+		{"{code: 8, name: a, class: watch, repeat: {count: [3], within: 10m, class: reset}}", "count must be text"},
+		{"{code: 8, name: a, class: watch, repeat: {count: 3, in: 10m, class: reset}}", `unknown key "in" in repeat (known: class, count, within)`},
+		{"{code: 8, name: a, class: node, repeat: {count: 3, within: 10m, class: reset}}", "XID 8 of class node cannot rise to reset"},
+		{"{code: 8, name: a, class: app, repeat: {count: 3, within: 10m, class: reset}}", "XID 8 of class app cannot rise to reset"},
 		{"8", "the row must be a mapping"},
 		{"*n", "the row must be a mapping"},
 		{"{code: 79, name: a, class: app}", "there already, in line 2 (keep one)"},

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package deviceplugin
+
+import (
+	"context"
+	"reflect"
+	"sync"
+	"time"
+)
+
+// idle is how long the Manager waits when nothing is due.
+const idle = time.Hour
+
+// reconciler makes what is handed out what the newest state asks for. The Manager's loop alone
+// has it.
+type reconciler struct {
+	manager *Manager
+	ctx     context.Context
+	running *sync.WaitGroup
+
+	// applied is the state that is followed, nil before the first, with its verdicts.
+	applied  *NodeState
+	verdicts *book
+	version  uint64
+	// seen is the newest version known of; since, when the first of those not followed came.
+	seen  uint64
+	since time.Time
+
+	// present is what is handed out. next is to follow once it is prepared, nil for none.
+	present scheme
+	next    *scheme
+	served  map[string]*endpoint
+	// ending are endpoints on their way out, which tell their names on ended.
+	ending map[string]bool
+	ended  chan string
+
+	prepare preparation
+	// preparing has the end of the Prepare that runs, nil while none does.
+	preparing chan prepared
+}
+
+func newReconciler(ctx context.Context, m *Manager, running *sync.WaitGroup) *reconciler {
+	p := m.host.pace
+	return &reconciler{
+		manager: m, ctx: ctx, running: running,
+		served: map[string]*endpoint{}, ending: map[string]bool{}, ended: make(chan string),
+		prepare: preparation{needed: m.config.Prepare != nil, retry: backoff{least: p.prepareLeast, most: p.prepareMost}},
+	}
+}
+
+// step does what is due, and says for how long nothing else will be.
+func (r *reconciler) step(now time.Time) time.Duration {
+	wait := r.follow(now)
+	if r.applied == nil {
+		return wait
+	}
+	wait = min(wait, r.startPrepare(now))
+	r.reconcile()
+	return wait
+}
+
+// follow takes over the newest state: at once if it is the first or if it withdraws something,
+// and else after a moment, so that changes which come together go together.
+func (r *reconciler) follow(now time.Time) time.Duration {
+	state, verdicts, version := r.manager.latest()
+	if version == r.version {
+		return idle
+	}
+	if r.seen == r.version {
+		r.since = now
+	}
+	r.seen = version
+	due := r.since.Add(r.manager.host.pace.gather)
+	if r.applied != nil && now.Before(due) && !verdicts.worseThan(r.verdicts) {
+		return due.Sub(now)
+	}
+	old := r.applied
+	r.applied, r.verdicts, r.version = state, verdicts, version
+	if old == nil || !reflect.DeepEqual(old.Inventory, state.Inventory) || !reflect.DeepEqual(old.Settings, state.Settings) {
+		r.replan()
+	}
+	return idle
+}
+
+// replan finds out what is to be handed out now.
+func (r *reconciler) replan() {
+	next, problems := newScheme(*r.applied, r.manager.config.CDI)
+	if len(problems) > 0 {
+		next.keep(r.present)
+	}
+	if r.prepare.speaks(next.settings) {
+		r.present, r.next = next, nil
+	} else {
+		r.present, r.next = r.present.without(next.devices), &next
+	}
+	r.prepare.due(time.Time{})
+	r.manager.note(func(s *Stats) { s.Problems = problems })
+	for _, problem := range problems {
+		r.manager.log.Warn("not everything can be handed out as it should be", "problem", problem)
+	}
+}
+
+// reconcile tells each endpoint what it has, starts those that are missing, and ends the others.
+func (r *reconciler) reconcile() {
+	for name, endpoint := range r.served {
+		if _, ok := r.present.offers[name]; !ok {
+			r.end(name, endpoint)
+		}
+	}
+	for name, o := range r.present.offers {
+		seats := r.prepare.ready(o.Seats)
+		l := newList(seats, r.present.devices, r.verdicts)
+		if endpoint := r.served[name]; endpoint != nil {
+			endpoint.publish(l, o.allocator)
+			continue
+		}
+		// One that is on its way out has to be out first: two of a name confuse the kubelet.
+		if len(seats) > 0 && !r.ending[name] {
+			r.start(name, l, o.allocator)
+		}
+	}
+}
+
+func (r *reconciler) start(name string, l *list, a allocator) {
+	m := r.manager
+	endpoint := newEndpoint(name, m.host, m.tally(name), m.log, l, a)
+	r.served[name] = endpoint
+	m.log.Info("handing out a resource", "resource", name, "healthy", l.healthy, "unhealthy", l.unhealthy)
+	r.running.Go(func() { endpoint.run(r.ctx) })
+}
+
+func (r *reconciler) end(name string, endpoint *endpoint) {
+	r.manager.log.Info("not handing out a resource any more", "resource", name)
+	delete(r.served, name)
+	r.ending[name] = true
+	endpoint.retire()
+	r.running.Go(func() {
+		<-endpoint.done
+		select {
+		case r.ended <- name:
+		case <-r.ctx.Done():
+		}
+	})
+}

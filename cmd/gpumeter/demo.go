@@ -41,7 +41,7 @@ func demoCommand(stdout, stderr io.Writer) *cli.Command {
 		Name:         "demo",
 		Usage:        "run a simulated GPU node with the exporter on it; needs no GPU and no Kubernetes",
 		OnUsageError: app.UsageError,
-		Flags: []cli.Flag{
+		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "address", Aliases: []string{"a"}, Value: "127.0.0.1:9400", Usage: "`ADDRESS` to listen on", Destination: &cfg.Address},
 			&cli.StringFlag{Name: "scenario", Value: "default", Usage: "a shipped scenario (see `gpumeter scenarios`) or a FILE", Destination: &cfg.Scenario},
 			&cli.FloatFlag{Name: "speed", Value: 60, Usage: "simulated seconds per second", Destination: &cfg.Speed},
@@ -51,12 +51,13 @@ func demoCommand(stdout, stderr io.Writer) *cli.Command {
 			&cli.BoolFlag{Name: "kubernetes-virtual-gpus", Usage: "copy series per holder as dcgm-exporter does", Destination: &cfg.VirtualGPUs},
 			&cli.BoolFlag{Name: "debug", Usage: "log details", Destination: &cfg.Debug},
 			&cli.DurationFlag{Name: "for", Usage: "stop after this `TIME` (default: run until Ctrl-C)", Destination: &span},
-		},
+		}, cfg.Health.Flags()...),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
 			if cmd.NArg() > 0 {
 				return fmt.Errorf("%q is no flag; see gpumeter demo --help", cmd.Args().First())
 			}
 			cfg.CollectorsSet, cfg.SeedSet = cmd.IsSet("collectors"), cmd.IsSet("seed")
+			cfg.Health.Note(cmd)
 			if span < 0 {
 				return fmt.Errorf("--for %v: want a time of 0 or more", span)
 			}

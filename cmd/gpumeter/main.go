@@ -52,6 +52,8 @@ func command(stdout, stderr io.Writer) *cli.Command {
 		Writer:                stdout,
 		ErrWriter:             stderr,
 		OnUsageError:          app.UsageError,
-		Commands:              []*cli.Command{demoCommand(stdout, stderr), doctorCommand(stdout, stderr), scenariosCommand(stdout)},
+		Commands: []*cli.Command{
+			demoCommand(stdout, stderr), doctorCommand(stdout, stderr), healthCommand(stdout), scenariosCommand(stdout),
+		},
 	}
 }

@@ -193,7 +193,8 @@ func (w *Writer) imexDevices() []specs.Device {
 	var devices []specs.Device
 	for _, channel := range w.cfg.IMEXChannels {
 		path := "/dev/nvidia-caps-imex-channels/channel" + strconv.Itoa(channel)
-		if _, err := os.Stat(filepath.Join(w.cfg.DevRootHere, path)); err != nil {
+		// A container may have been given the node itself instead of the folder.
+		if !isThere(filepath.Join(w.cfg.DevRootHere, path)) && !isThere(path) {
 			continue
 		}
 		devices = append(devices, specs.Device{
@@ -202,6 +203,11 @@ func (w *Writer) imexDevices() []specs.Device {
 		})
 	}
 	return devices
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // driverLog takes what NVIDIA's generator says. It warns of each library that a node need not

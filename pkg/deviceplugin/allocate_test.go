@@ -81,6 +81,7 @@ func TestAContainerIsToldItsDevicesInEachWay(t *testing.T) {
 			Env: env("/var/run/nvidia-container-devices"), Mounts: []Mount{null(mig0), null(mig1)},
 		}},
 		{"CDI by the CRI alone", Settings{ListStrategies: []ListStrategy{ListCDICRI}, PassDeviceSpecs: true, GDS: true, MOFED: true, GDRCopy: true}, gpus, Response{
+			Env: map[string]string{"NVIDIA_GDS": "enabled", "NVIDIA_MOFED": "enabled", "NVIDIA_GDRCOPY": "enabled"},
 			CDIDevices: []string{
 				cdi0, cdi1, "k8s.device-plugin.nvidia.com/gdrcopy=all", "k8s.device-plugin.nvidia.com/gds=all", "k8s.device-plugin.nvidia.com/mofed=all",
 			},

@@ -30,6 +30,11 @@ func (a *Allocator) answer(shares []share) Response {
 	}
 	a.addCDI(&r, names)
 	a.addMPS(&r, shares)
+	for name, on := range map[string]bool{"NVIDIA_GDRCOPY": s.GDRCopy, "NVIDIA_GDS": s.GDS, "NVIDIA_MOFED": s.MOFED} {
+		if on {
+			r.setEnv(name, enabled)
+		}
+	}
 	ways := s.ListStrategies
 	if len(ways) == 0 {
 		ways = []ListStrategy{ListEnvvar}
@@ -55,11 +60,6 @@ func (a *Allocator) answer(shares []share) Response {
 	}
 	if s.PassDeviceSpecs {
 		r.Nodes = a.nodes(shares)
-	}
-	for name, on := range map[string]bool{"NVIDIA_GDRCOPY": s.GDRCopy, "NVIDIA_GDS": s.GDS, "NVIDIA_MOFED": s.MOFED} {
-		if on {
-			r.setEnv(name, enabled)
-		}
 	}
 	return r
 }

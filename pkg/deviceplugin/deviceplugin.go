@@ -31,7 +31,7 @@ type Device struct {
 	// PCIPath is the card's way through the PCI bridges, from the root port down, as sysfs has
 	// it; empty where it is not known.
 	PCIPath string
-	// Nodes are its own device nodes that the host has, such as /dev/nvidia0, for a MIG device
+	// Nodes are its own device nodes on the host, such as /dev/nvidia0, for a MIG device
 	// also the capabilities of its instances, /dev/nvidia-caps/nvidia-cap12. They are
 	// written as a container has them, without Settings.DevRoot.
 	Nodes []string

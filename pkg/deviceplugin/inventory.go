@@ -19,13 +19,15 @@ import (
 
 // Survey adds to the devices what the kernel knows of them: NUMA node, PCI path and device nodes,
 // read below root, which is "/" or the folder where a container has the host's. NUMANode, PCIPath
-// and Nodes of what it is given do not count. A file that is missing costs the fact only: the
+// and Nodes of what it is given do not count. Where there are nodes of the driver, those of the
+// devices that it knows are taken to be there. A file that is missing costs the fact only: the
 // errors say which, a fact that no allocation needs is not among them.
 func Survey(root string, devices []Device, links []Link) (Inventory, []error) {
 	s := &survey{root: root}
 	inv := Inventory{Devices: slices.Clone(devices), Links: slices.Clone(links)}
 	inv.ControlNodes = s.present("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-	inv.IMEXChannels = s.imexChannels()
+	s.driver = len(inv.ControlNodes) > 0
+	inv.IMEXChannels = IMEXChannels(root)
 	caps := s.migMinors(inv.Devices)
 	for i := range inv.Devices {
 		d := &inv.Devices[i]
@@ -37,7 +39,9 @@ func Survey(root string, devices []Device, links []Link) (Inventory, []error) {
 
 type survey struct {
 	root string
-	errs []error
+	// driver says that the driver's nodes can be seen below root.
+	driver bool
+	errs   []error
 }
 
 func (s *survey) path(host string) string { return filepath.Join(s.root, filepath.FromSlash(host)) }
@@ -61,8 +65,9 @@ func (s *survey) present(paths ...string) []string {
 	return there
 }
 
-func (s *survey) imexChannels() []int {
-	entries, err := os.ReadDir(s.path(filepath.Dir(imexNode(0))))
+// IMEXChannels are those that have a device node below root, none where it cannot be looked at.
+func IMEXChannels(root string) []int {
+	entries, err := os.ReadDir(filepath.Join(root, filepath.Dir(imexNode(0))))
 	if err != nil {
 		return nil // almost no node has them
 	}
@@ -178,6 +183,11 @@ func (s *survey) nodes(d *Device, caps map[instance]int) []string {
 				want = append(want, "/dev/nvidia-caps/nvidia-cap"+strconv.Itoa(n))
 			}
 		}
+	}
+	if s.driver {
+		// A container sees the nodes of its start: those of instances that are made later are
+		// on the host and not here.
+		return want
 	}
 	return s.present(want...)
 }

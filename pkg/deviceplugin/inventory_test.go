@@ -87,8 +87,8 @@ func TestASurveySeesWhatTheKernelKnows(t *testing.T) {
 		{-1, "pci10000:00/10000:af:00.0", []string{"/dev/nvidia1"}},
 		{1, "pci0000:29/0000:2a:00.0", []string{"/dev/nvidia2"}},
 		{1, "pci0000:29/0000:2a:00.0", []string{"/dev/nvidia2", "/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"}},
-		// The node of its compute instance is missing: what is there is kept.
-		{1, "pci0000:29/0000:2a:00.0", []string{"/dev/nvidia2", "/dev/nvidia-caps/nvidia-cap30"}},
+		// The node of its compute instance is on the host: the driver knows of it.
+		{1, "pci0000:29/0000:2a:00.0", []string{"/dev/nvidia2", "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31"}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)

@@ -21,6 +21,9 @@ import (
 type NodeState struct {
 	Inventory Inventory
 	Settings  Settings
+	// Revision is the caller's name for the settings and what Prepare has beside them: with
+	// another one there is another Prepare. Stats have the one in force.
+	Revision string
 	// Report has the verdicts; nil for none. What it does not know is handed out.
 	Report *health.Report
 }
@@ -37,7 +40,8 @@ type ManagerConfig struct {
 	CDI Names
 	// Prepare makes ready what containers will need of a plan, the CDI spec: a device is not
 	// handed out before a Prepare that knew it has succeeded. It may take long; one runs at a
-	// time, beside all else. Nil for nothing to make ready.
+	// time, beside all else, and one that failed is tried again. An error with a method
+	// Missing() []gpu.UUID holds back those devices only. Nil for nothing to make ready.
 	Prepare func(Inventory, Plan) error
 	// Log is nil for none.
 	Log *slog.Logger

@@ -4,10 +4,12 @@ package deviceplugin
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/health"
 )
 
 // preparation is what containers can use already.
@@ -19,9 +21,36 @@ type preparation struct {
 	wanted bool
 	at     time.Time
 	retry  backoff
-	// settings and devices are those of the last one that succeeded, nil before the first.
+	// settings and devices are those of the last one that succeeded, if only for some devices;
+	// nil before the first.
 	settings *Settings
 	devices  map[gpu.UUID]int
+}
+
+// incomplete is an error of a Prepare that some devices are not ready, and the others are.
+type incomplete interface {
+	error
+	Missing() []gpu.UUID
+}
+
+// missingOf are the devices that a Prepare has failed for; whole says that it has failed for all.
+// Joined errors are each looked at: one that names no devices concerns all of them.
+func missingOf(err error) (missing []gpu.UUID, whole bool) {
+	if some, ok := err.(incomplete); ok { //nolint:errorlint // the tree is walked here
+		return some.Missing(), false
+	}
+	switch e := err.(type) { //nolint:errorlint // the tree is walked here
+	case interface{ Unwrap() []error }:
+		for _, each := range e.Unwrap() {
+			more, all := missingOf(each)
+			missing, whole = append(missing, more...), whole || all
+		}
+		return missing, whole
+	case interface{ Unwrap() error }:
+		return missingOf(e.Unwrap())
+	default:
+		return nil, true
+	}
 }
 
 // prepared is the end of a Prepare.
@@ -43,11 +72,12 @@ func (p *preparation) speaks(s Settings) bool {
 		s.GDRCopy == o.GDRCopy && s.GDS == o.GDS && s.MOFED == o.MOFED && slices.Equal(s.IMEXChannels, o.IMEXChannels)
 }
 
-// ready leaves out the seats of devices that no container can use yet.
-func (p *preparation) ready(seats []Seat) []Seat {
+// ready leaves out the seats of devices that no container can use yet. One that is Unhealthy goes
+// to no container, and stays: the kubelet is to count a lost GPU also after a restart.
+func (p *preparation) ready(seats []Seat, verdicts *book) []Seat {
 	unready := func(s Seat) bool {
 		_, ok := p.devices[s.Device]
-		return !ok
+		return !ok && verdicts.status(s.Device) != health.Unhealthy
 	}
 	if !p.needed || !slices.ContainsFunc(seats, unready) {
 		return seats
@@ -75,23 +105,43 @@ func (r *reconciler) startPrepare(now time.Time) time.Duration {
 	return idle
 }
 
-// prepareEnded takes note of what containers can use now.
+// prepareEnded takes note of what containers can use now. What failed is tried again.
 func (r *reconciler) prepareEnded(result prepared) {
 	r.preparing = nil
-	if result.err != nil {
-		err := fmt.Errorf("prepare the devices for containers: %w", result.err)
-		wait := r.prepare.retry.after()
-		if !r.prepare.wanted {
-			r.prepare.due(time.Now().Add(wait))
-		}
-		r.manager.note(func(s *Stats) { s.PrepareFailures++; s.PrepareError = err.Error() })
-		r.manager.log.Error("what is new is not handed out before this works", "err", err, "again_in", wait)
+	if result.err == nil {
+		r.prepare.retry.reset()
+		r.prepareDone(result.scheme, nil)
+		r.manager.note(func(s *Stats) { s.Prepares++; s.PrepareError = "" })
 		return
 	}
-	r.prepare.retry.reset()
-	r.prepare.settings, r.prepare.devices = &result.scheme.settings, result.scheme.devices
+	err := fmt.Errorf("prepare the devices for containers: %w", result.err)
+	wait := r.prepare.retry.after()
+	if !r.prepare.wanted {
+		r.prepare.due(time.Now().Add(wait))
+	}
+	var isNew bool
+	r.manager.note(func(s *Stats) {
+		isNew = s.PrepareError != err.Error()
+		s.PrepareFailures++
+		s.PrepareError = err.Error()
+	})
+	missing, whole := missingOf(result.err)
+	if !whole {
+		r.prepareDone(result.scheme, missing)
+	}
+	if isNew {
+		r.manager.log.Error("what is not ready for containers is not handed out before this works", "err", err, "all_that_is_new", whole, "again_in", wait)
+	}
+}
+
+// prepareDone goes over to what was prepared, but for the devices that are missing.
+func (r *reconciler) prepareDone(s scheme, missing []gpu.UUID) {
+	devices := maps.Clone(s.devices)
+	for _, device := range missing {
+		delete(devices, device)
+	}
+	r.prepare.settings, r.prepare.devices = &s.settings, devices
 	if r.next != nil && r.prepare.speaks(r.next.settings) {
 		r.present, r.next = *r.next, nil
 	}
-	r.manager.note(func(s *Stats) { s.Prepares++; s.PrepareError = "" })
 }

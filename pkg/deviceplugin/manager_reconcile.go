@@ -35,6 +35,9 @@ type reconciler struct {
 	ending map[string]bool
 	ended  chan string
 
+	// inForce is the revision that the Stats have.
+	inForce string
+
 	prepare preparation
 	// preparing has the end of the Prepare that runs, nil while none does.
 	preparing chan prepared
@@ -79,8 +82,29 @@ func (r *reconciler) follow(now time.Time) time.Duration {
 	r.applied, r.verdicts, r.version = state, verdicts, version
 	if old == nil || !reflect.DeepEqual(old.Inventory, state.Inventory) || !reflect.DeepEqual(old.Settings, state.Settings) {
 		r.replan()
+	} else {
+		r.rename(state.Revision)
 	}
 	return idle
+}
+
+// rename follows settings that have another name and are the same here: what Prepare makes of them
+// may be other all the same.
+func (r *reconciler) rename(revision string) {
+	next := r.present
+	if r.next != nil {
+		next = *r.next
+	}
+	if next.revision == revision {
+		return
+	}
+	next.revision = revision
+	if !r.prepare.needed {
+		r.present = next
+		return
+	}
+	r.next = &next
+	r.prepare.due(time.Time{})
 }
 
 // replan finds out what is to be handed out now.
@@ -109,7 +133,7 @@ func (r *reconciler) reconcile() {
 		}
 	}
 	for name, o := range r.present.offers {
-		seats := r.prepare.ready(o.Seats)
+		seats := r.prepare.ready(o.Seats, r.verdicts)
 		l := newList(seats, r.present.devices, r.verdicts)
 		if endpoint := r.served[name]; endpoint != nil {
 			endpoint.publish(l, o.allocator)
@@ -119,6 +143,10 @@ func (r *reconciler) reconcile() {
 		if len(seats) > 0 && !r.ending[name] {
 			r.start(name, l, o.allocator)
 		}
+	}
+	if r.inForce != r.present.revision {
+		r.inForce = r.present.revision
+		r.manager.note(func(s *Stats) { s.Revision = r.inForce })
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 type scheme struct {
 	inventory Inventory
 	settings  Settings
+	revision  string
 	plan      Plan
 	// offers are by resource name.
 	offers map[string]offer
@@ -29,7 +30,7 @@ type offer struct {
 func newScheme(state NodeState, cdi Names) (scheme, []error) {
 	plan, problems := NewPlan(state.Inventory, state.Settings)
 	s := scheme{
-		inventory: state.Inventory, settings: state.Settings, plan: plan,
+		inventory: state.Inventory, settings: state.Settings, revision: state.Revision, plan: plan,
 		offers:  make(map[string]offer, len(plan.Resources)),
 		devices: make(map[gpu.UUID]int, len(state.Inventory.Devices)),
 	}
@@ -60,7 +61,9 @@ func (s *scheme) keep(old scheme) {
 	}
 	free := map[gpu.UUID]int{}
 	for _, d := range s.inventory.Devices {
-		if !taken[d.UUID] && !taken[d.Card()] && !cut[d.UUID] {
+		// One that has been put into MIG mode is not what it was: CUDA cannot use it whole.
+		useless := d.MIGEnabled && !d.IsMIG() && s.settings.MIGStrategy != MIGNone
+		if !taken[d.UUID] && !taken[d.Card()] && !cut[d.UUID] && !useless {
 			free[d.UUID] = s.devices[d.UUID]
 		}
 	}

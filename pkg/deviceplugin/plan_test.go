@@ -188,6 +188,10 @@ func TestSharingConcernsWhatItSelects(t *testing.T) {
 		s.SharedResources[0].Rename = name
 		return s
 	}
+	named := func(s Settings) Settings {
+		s.GPUNames = []NameRule{{Pattern: "*V100*", Name: "v100"}}
+		return s
+	}
 	counted := SharedResource{Name: "gpu", Count: 2, Replicas: 3}
 	tooMany := SharedResource{Name: "gpu", Count: 9, Replicas: 3}
 	none := SharedResource{Name: "gpu", Replicas: 3}
@@ -210,7 +214,13 @@ func TestSharingConcernsWhatItSelects(t *testing.T) {
 		{"so many", gpus(), renamed(of(counted), ""), "gpu*1=1 gpu.shared*3=6"},
 		{"more than there are", gpus(), of(tooMany), "gpu*3=9 !device_selection"},
 		{"nothing selected", gpus(), of(none), "gpu*1=3 !device_selection"},
-		{"a resource that is not there", gpus(), of(SharedResource{Name: "mig-1g.10gb", All: true, Replicas: 2}), "gpu*1=3 !device_selection"},
+		{"a profile that other nodes have", gpus(), of(SharedResource{Name: "mig-1g.10gb", All: true, Replicas: 2}), "gpu*1=3"},
+		{"a profile with more to it", gpus(), of(SharedResource{Name: "mig-1c.3g.20gb.me.all", All: true, Replicas: 2}), "gpu*1=3"},
+		{"GPUs that other nodes have whole", new(rack).gpus(1).cut("1g.10gb"), of(all), "mig-1g.10gb*1=1"},
+		{"a name that other nodes have by a rule", gpus(), named(of(SharedResource{Name: "v100", All: true, Replicas: 2})), "gpu*1=3"},
+		{"a name that no node has", gpus(), of(SharedResource{Name: "gpus", All: true, Replicas: 2}), "gpu*1=3 !device_selection"},
+		{"the name of replicas", gpus(), of(SharedResource{Name: "mig-1g.10gb.shared", All: true, Replicas: 2}), "gpu*1=3 !device_selection"},
+		{"what an entry before has taken", gpus(), of(all, all), "gpu*4=12 !device_selection"},
 		{"a name that is too long when shared", gpus(), renamed(of(all), long), "gpu*1=3 !resource_name"},
 		{"a name that is none", gpus(), of(SharedResource{Name: "a/b/c", All: true, Replicas: 2}), "gpu*1=3 !resource_name"},
 		{"unlike replicas by two entries", gpus(), of(entry(4, "0"), entry(2, "1")), "gpu*4=7"},

@@ -4,6 +4,8 @@ package deviceplugin
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -64,8 +66,9 @@ func (p *planner) selected(base string, entry SharedResource, units []unit, take
 	}
 	switch {
 	case entry.All:
-		if len(free) == 0 {
-			p.tell(ProblemSelection, base, "", "sharing of %s: the node has no such device that is not shared yet", base)
+		if len(free) == 0 && !p.usual(base, units) {
+			p.tell(ProblemSelection, base, "", "sharing of %s: the node has no such device that is not shared yet; GPUs are %s, MIG devices %s and so on, unless a rule under resources names them otherwise",
+				base, defaultGPUName, DefaultName("1g.10gb"))
 		}
 		return free
 	case len(entry.Devices) > 0:
@@ -80,6 +83,22 @@ func (p *planner) selected(base string, entry SharedResource, units []unit, take
 		return free[:entry.Count]
 	}
 }
+
+// usual says that a resource which no device has needs no word: one config is for nodes of all
+// kinds, and not each of them has each profile.
+func (p *planner) usual(base string, units []unit) bool {
+	if strings.HasSuffix(base, sharedSuffix) || slices.ContainsFunc(units, func(u unit) bool { return u.base == base }) {
+		return false // it is the name that replicas have, or an entry before has taken them
+	}
+	named := func(r NameRule) bool {
+		name, err := FullName(r.Name)
+		return err == nil && name == base
+	}
+	return base == defaultGPUName || migName.MatchString(base) || slices.ContainsFunc(p.settings.GPUNames, named) || slices.ContainsFunc(p.settings.MIGNames, named)
+}
+
+// migName is the default name of a MIG profile, such as 1g.10gb, 1c.3g.20gb or 1g.12gb+me.all.
+var migName = regexp.MustCompile(`^nvidia\.com/mig-(\d+c\.)?\d+g\.\d+gb([.-][a-z.-]+)?$`)
 
 func (p *planner) selectedByName(base string, names []string, free []*unit) []*unit {
 	var chosen []*unit

@@ -17,6 +17,8 @@ type Stats struct {
 	// Problems are what keeps the newest NodeState from being handed out as its settings ask,
 	// each a *Problem.
 	Problems []error
+	// Revision is that of the NodeState whose settings Allocate goes by, empty before the first.
+	Revision string
 	// Prepares counts what Prepare did; PrepareError is what it last failed with, empty once
 	// it has succeeded again.
 	Prepares, PrepareFailures uint64

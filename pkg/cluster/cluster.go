@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster asks the API server for what it alone knows. It asks for one node's metadata
+// and nothing else, so that its permissions can be get, list and watch of nodes.
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// requestLimit bounds a request that is no watch.
+const requestLimit = 10 * time.Second
+
+// Config says how the API server is reached.
+type Config struct {
+	// Kubeconfig is a file's path; empty is the service account of the pod that this runs in.
+	Kubeconfig string
+	// UserAgent names the program to the API server.
+	UserAgent string
+}
+
+// Client speaks to an API server. It is safe for concurrent use.
+type Client struct{ meta metadata.Interface }
+
+// Connect makes a Client. It does not speak to the API server yet: an error is about what is
+// configured, and says what to do.
+func Connect(cfg Config) (*Client, error) {
+	rc, err := restConfig(cfg.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	rc.UserAgent = cfg.UserAgent
+	meta, err := metadata.NewForConfig(rc)
+	if err != nil {
+		return nil, fmt.Errorf("client of the API server at %s: %w", rc.Host, err)
+	}
+	return &Client{meta}, nil
+}
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig != "" {
+		rc, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+		}
+		return rc, nil
+	}
+	rc, err := rest.InClusterConfig()
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, fmt.Errorf("the API server cannot be found: %w (this is no pod: give a kubeconfig)", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the pod's service account cannot be used: %w (is automountServiceAccountToken off?)", err)
+	}
+	return rc, nil
+}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // ErrUnknownDevice is the reason of an error about a device that the state does not know.
@@ -60,6 +61,10 @@ func (f *fold) clearCard(c *card, word *Clearing) {
 		c.Conditions = slices.Delete(c.Conditions, i, i+1)
 	}
 	c.Past, c.Settled = nil, f.now
+	if !c.Listed {
+		// It is nobody's to miss any more.
+		c.Met, c.Away, c.Gone, c.Lost = false, time.Time{}, false, false
+	}
 	// Links that are down are so for good reason; those that are up will be seen again.
 	c.Links = 0
 	f.d.Facts = maps.Clone(f.d.Facts)
@@ -71,7 +76,14 @@ func (f *fold) clearCard(c *card, word *Clearing) {
 	}
 }
 
-// clearPart ends the conditions of the MIG device's own instance, if the card has it.
+// shares says whether a condition concerns MIG devices of another GPU instance than p's too: its memory was
+// divided since.
+func (c *card) shares(q *condition, p *device) bool {
+	return slices.ContainsFunc(c.Parts, func(d device) bool { return d.GPUInstance != p.GPUInstance && c.covers(q, &d) })
+}
+
+// clearPart ends the conditions of the MIG device's own instance, if the card has it. What other
+// instances have of it as well stays: the word is of this one.
 func (f *fold) clearPart(c *card, word *Clearing) {
 	k := slices.IndexFunc(c.Parts, func(p device) bool { return p.UUID == word.Device })
 	if k < 0 {
@@ -79,7 +91,12 @@ func (f *fold) clearPart(c *card, word *Clearing) {
 	}
 	p := &c.Parts[k]
 	for i := len(c.Conditions) - 1; i >= 0; i-- {
-		if q := &c.Conditions[i]; !whole(q) && c.covers(q, p) {
+		q := &c.Conditions[i]
+		switch {
+		case whole(q) || !c.covers(q, p):
+		case c.shares(q, p):
+			word.Standing = append(word.Standing, q.Condition)
+		default:
 			word.Ended = append(word.Ended, q.Condition)
 			c.Past = slices.DeleteFunc(slices.Clone(c.Past), func(p past) bool { return p.Kind == q.Kind && p.Subject == q.Subject })
 			c.Conditions = slices.Delete(c.Conditions, i, i+1)

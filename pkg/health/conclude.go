@@ -15,7 +15,7 @@ import (
 
 // conclude makes the statuses, the records and the report of the state.
 func (f *fold) conclude() {
-	changed, conditions := f.old == nil, false
+	changed, conditions := f.old == nil || f.setBack, false
 	for i := range f.d.Cards {
 		c := &f.d.Cards[i]
 		conditions = conditions || len(c.Conditions) > 0

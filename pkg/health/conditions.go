@@ -22,7 +22,13 @@ type finding struct {
 	at     time.Time
 	count  uint64
 	repeat Repeat
+	// once says that nobody knows when each was: for repetition they are one.
+	once bool
 }
+
+// oneFault is how close together XIDs of a code are one occurrence for repetition: the driver tells one for
+// each channel that a fault has hit.
+const oneFault = time.Second
 
 // happen makes or refreshes the condition of something that happened. What was evidence of its
 // recovery until now is void.
@@ -33,22 +39,13 @@ func (f *fold) happen(c *card, n finding) {
 	}
 	f.durable = true
 	withdrew := q.Withdraws()
-	q.Last, q.BootID = later(q.Last, n.at), f.d.BootID
+	q.Last, q.BootID = later(q.Last, n.at), f.boot
 	q.Count += n.count
 	q.Freed, q.Returned, q.Asks, q.told = false, false, time.Time{}, f.now
 	q.Recovery, q.RecoveringSince = "", time.Time{}
 	q.Own, q.Origin = n.class, n.origin
 	if !n.repeat.IsZero() {
-		recent := make([]time.Time, 0, len(q.Recent)+1)
-		for _, t := range q.Recent {
-			if n.at.Sub(t) < n.repeat.Within {
-				recent = append(recent, t)
-			}
-		}
-		for range min(n.count, uint64(n.repeat.Count)) {
-			recent = append(recent, n.at)
-		}
-		q.Recent = recent[max(0, len(recent)-mostRecent):]
+		q.Recent = n.recent(q.Recent)
 		q.Raised = q.Raised || len(q.Recent) >= n.repeat.Count
 	}
 	q.Class, q.Lowered = q.Own, false
@@ -63,6 +60,29 @@ func (f *fold) happen(c *card, n finding) {
 	}
 }
 
+// recent are the occurrences that count for repetition after a finding.
+func (n *finding) recent(before []time.Time) []time.Time {
+	out := make([]time.Time, 0, len(before)+1)
+	again := false
+	for _, t := range before {
+		apart := n.at.Sub(t)
+		if apart < n.repeat.Within {
+			out = append(out, t)
+		}
+		again = again || n.xid != 0 && apart.Abs() < oneFault
+	}
+	times := min(n.count, uint64(n.repeat.Count))
+	if n.once {
+		times = 1
+	}
+	for range times {
+		if !again {
+			out = append(out, n.at)
+		}
+	}
+	return out[max(0, len(out)-mostRecent):]
+}
+
 // stands makes or refreshes the condition of something that is so.
 func (f *fold) stands(c *card, n finding) {
 	q := f.condition(c, n)
@@ -71,11 +91,11 @@ func (f *fold) stands(c *card, n finding) {
 	}
 	withdrew := q.Withdraws()
 	q.Last = later(q.Last, n.at)
-	if q.Count == 0 || q.Class != n.class || q.Cause != n.cause || q.BootID != f.d.BootID || !q.Set || q.Recovery != "" {
+	if q.Count == 0 || q.Class != n.class || q.Cause != n.cause || q.BootID != f.boot || !q.Set || q.Recovery != "" {
 		f.durable = true
 	}
 	q.Count = max(q.Count, 1)
-	q.BootID, q.Set, q.Own, q.Class, q.Origin = f.d.BootID, true, n.class, n.class, n.origin
+	q.BootID, q.Set, q.Own, q.Class, q.Origin = f.boot, true, n.class, n.class, n.origin
 	q.Cause, q.Evidence = n.cause, n.cause
 	q.Freed, q.Returned = false, false
 	q.Recovery, q.RecoveringSince = "", time.Time{}

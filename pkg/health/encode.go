@@ -109,6 +109,9 @@ func (c *card) validate(known map[gpu.UUID]bool) error {
 		}
 		known[d.UUID] = true
 	}
+	if c.Bus != word(c.Bus) {
+		return errors.New("its place on the bus cannot be")
+	}
 	for i := range c.Conditions {
 		q := &c.Conditions[i]
 		switch {

@@ -29,6 +29,10 @@ type fakeCard struct {
 	mig   bool
 	gone  bool
 	lost  bool
+	bus   string
+	// unasked: readings have no sample of it; refused is why nothing of it could be read.
+	unasked bool
+	refused gpu.Reason
 	// hangs: its driver does not come back; still: its source hands out the same values again.
 	hangs, still bool
 	values       map[gpu.FieldID]gpu.Value
@@ -102,16 +106,21 @@ func (m *machine) reading() gpu.Reading {
 			continue
 		}
 		r.Devices = append(r.Devices, gpu.Device{
-			UUID: c.id, Index: i, MIGEnabled: c.mig, Lost: c.lost, GPUInstance: gpu.NoInstance, ComputeInstance: gpu.NoInstance,
+			UUID: c.id, Index: i, PCIBusID: c.bus, MIGEnabled: c.mig, Lost: c.lost, GPUInstance: gpu.NoInstance, ComputeInstance: gpu.NoInstance,
 		})
 		r.Devices = append(r.Devices, c.parts...)
 		switch {
 		case c.lost:
 			r.Troubles = append(r.Troubles, gpu.Trouble{GPU: c.id, Reason: gpu.ReasonLost})
+		case c.refused != gpu.ReasonNone:
+			r.Troubles = append(r.Troubles, gpu.Trouble{GPU: c.id, Reason: c.refused})
 		case c.hangs:
 			r.Troubles = append(r.Troubles, gpu.Trouble{GPU: c.id, Reason: gpu.ReasonTimeout})
 		case !c.still:
 			c.sampled = m.now
+		}
+		if c.unasked {
+			continue
 		}
 		values := make([]gpu.Value, len(r.Fields))
 		for k, id := range r.Fields {
@@ -163,6 +172,13 @@ func (m *machine) xid(card *fakeCard, code int) {
 
 func (m *machine) xidOf(card *fakeCard, code, gi, ci int) {
 	m.events = append(m.events, gpu.Event{Kind: gpu.EventXID, Time: m.now, GPU: card.id, Code: code, GPUInstance: gi, ComputeInstance: ci})
+}
+
+// away takes a card off the list for long enough to be seen, and puts it back.
+func (m *machine) away(c *fakeCard) {
+	c.gone = true
+	m.run(20 * time.Second)
+	c.gone = false
 }
 
 // restart saves the state and takes it up again, as another process would.

@@ -22,8 +22,14 @@ type fold struct {
 	now time.Time
 	// elapsed is the time since the fold before, longestGap at most.
 	elapsed time.Duration
-	// heard is the fresh reading before this one.
-	heard time.Time
+	// heard is the fresh reading before this one. unseen says that nobody looked for longer
+	// than longestGap since, setBack that the clock was.
+	heard           time.Time
+	unseen, setBack bool
+	// boot is the boot id as told now, empty where it is not known.
+	boot string
+	// blind says that the reading lists no GPU at all.
+	blind bool
 	old   *data
 	d     *data
 	seen  []seen
@@ -47,8 +53,11 @@ func (r *Rules) Fold(s State, e Evidence) State {
 		f.heard = old.Heard
 	}
 	f.d.Time = f.now
-	if boot := word(e.BootID); boot != "" && boot != f.d.BootID {
-		f.d.BootID, f.durable = boot, true
+	if old != nil && f.now.Before(old.Time) {
+		f.rewind()
+	}
+	if f.boot = word(e.BootID); f.boot != "" && f.boot != f.d.BootID {
+		f.restarted()
 	}
 	f.takeFacts()
 	if e.Fresh {
@@ -65,15 +74,27 @@ func (r *Rules) Fold(s State, e Evidence) State {
 	return State{f.d}
 }
 
+// restarted takes in that the kernel is another one. What reporters said of the time before is over, and
+// evidence of recovery must stand within one boot.
+func (f *fold) restarted() {
+	if f.d.BootID != "" {
+		f.d.Facts = nil
+		f.standAnew()
+	}
+	f.d.BootID, f.durable = f.boot, true
+}
+
 // read takes in a fresh reading.
 func (f *fold) read() {
 	if f.d.Silent {
 		f.d.Silent, f.durable = f.e.Silent, true
 	}
 	if gap := f.now.Sub(f.heard); gap > longestGap || gap < 0 {
+		f.unseen = true
 		f.standAnew()
 	}
 	f.d.Heard = f.now
+	f.blind = !slices.ContainsFunc(f.e.Reading.Devices, func(d gpu.Device) bool { return !d.IsMIG() })
 	f.arrange()
 	f.look()
 	for i := range f.seen {
@@ -96,9 +117,17 @@ func (f *fold) silence() {
 	f.standAnew()
 }
 
-// standAnew makes evidence of recovery stand from the next look on.
+// standAnew makes evidence of recovery stand from the next look on, and of an absence or a silence
+// that nothing has borne out yet likewise.
 func (f *fold) standAnew() {
 	for i := range f.d.Cards {
+		c := &f.d.Cards[i]
+		if !c.Gone && !c.Away.IsZero() {
+			c.Away, f.durable = time.Time{}, true
+		}
+		if !c.Mute.IsZero() {
+			f.mute(c, f.now)
+		}
 		for j := range f.d.Cards[i].Conditions {
 			f.void(&f.d.Cards[i].Conditions[j])
 		}
@@ -134,6 +163,12 @@ func (f *fold) arrange() {
 			c = f.d.Cards[k]
 		} else {
 			f.durable = true
+		}
+		if !c.Met {
+			f.exchange(d)
+		}
+		if bus := word(d.PCIBusID); bus != c.Bus {
+			c.Bus, f.durable = bus, true
 		}
 		c.MIG = d.MIGEnabled
 		c.Remaps = c.Remaps || d.MIGEnabled || len(d.MIGProfiles) > 0
@@ -203,13 +238,27 @@ func (p *device) isThe(d *gpu.Device) bool {
 	return p.UUID == d.UUID && p.GPUInstance == d.GPUInstance && p.ComputeInstance == d.ComputeInstance && p.Placement == d.Placement
 }
 
-// forget drops what is neither listed nor broken, and keeps the number of the others in bounds.
+// exchange forgets a card in whose place on the bus there is another one now: that one, never seen
+// before, is where it was. The place must tell cards apart, which it does not on every system.
+func (f *fold) exchange(by *gpu.Device) {
+	at := func(d gpu.Device) bool { return !d.IsMIG() && d.PCIBusID == by.PCIBusID }
+	devices := f.e.Reading.Devices
+	if i := slices.IndexFunc(devices, at); by.PCIBusID == "" || slices.ContainsFunc(devices[i+1:], at) {
+		return
+	}
+	f.d.Cards = slices.DeleteFunc(f.d.Cards, func(c card) bool {
+		return c.UUID != by.UUID && c.Bus == word(by.PCIBusID) && !slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.UUID == c.UUID })
+	})
+}
+
+// forget drops what was never listed or is cleared and is not broken, and keeps the number of the
+// others in bounds.
 func (f *fold) forget() {
 	if !slices.ContainsFunc(f.d.Cards, func(c card) bool { return !c.Listed }) {
 		return
 	}
 	before := len(f.d.Cards)
-	f.d.Cards = slices.DeleteFunc(f.d.Cards, func(c card) bool { return !c.Listed && len(c.Conditions) == 0 })
+	f.d.Cards = slices.DeleteFunc(f.d.Cards, func(c card) bool { return !c.Listed && !c.Met && len(c.Conditions) == 0 })
 	if over := len(f.d.Cards) - mostCards; over > 0 {
 		f.d.Cards = slices.DeleteFunc(f.d.Cards, func(c card) bool {
 			drop := over > 0 && !c.Listed

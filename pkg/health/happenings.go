@@ -96,9 +96,10 @@ func (f *fold) before(id gpu.UUID) []device {
 
 // retold says whether an event was folded in an earlier life already: a source that outlives its
 // reader tells its last events again. Only the first reading of a life can have such, and only of the
-// time until the last reading of the life before; what was since then nobody has heard.
+// time until the last reading of the life before; what was since then nobody has heard. Where the clock
+// was set back the times cannot be compared, and to hear it twice is better than not at all.
 func (f *fold) retold(c *card, n *finding) bool {
-	if !f.d.restored || !n.at.Before(f.heard) {
+	if !f.d.restored || f.setBack || !n.at.Before(f.heard) {
 		return false
 	}
 	if n.at.Before(c.Settled) {
@@ -122,7 +123,7 @@ const (
 // what has neither a level nor an XID of its own withdraws.
 func (f *fold) checks() {
 	h := &f.e.Reading.Health
-	if h.Time.IsZero() {
+	if h.Time.IsZero() || !writable(utc(h.Time)) {
 		return
 	}
 	for _, id := range h.Checked {

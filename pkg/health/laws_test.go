@@ -118,6 +118,7 @@ func TestNoSequenceWithoutEvidenceHeals(t *testing.T) {
 		withdrawn := map[gpu.UUID]string{}
 		t.Repeat(map[string]func(*rapid.T){
 			"worsen":  func(t *rapid.T) { worsen(t, m); keepLevels(m) },
+			"doubt":   func(t *rapid.T) { doubt(t, m) },
 			"pass":    func(t *rapid.T) { pass(t, m) },
 			"restart": func(*rapid.T) { m.restart() },
 			"": func(t *rapid.T) {
@@ -134,6 +135,89 @@ func TestNoSequenceWithoutEvidenceHeals(t *testing.T) {
 	})
 }
 
+// doubt is what looks like evidence of something and is none.
+func doubt(t *rapid.T, m *machine) {
+	c := rapid.SampledFrom(m.cards).Draw(t, "doubted")
+	switch rapid.IntRange(0, 5).Draw(t, "doubt") {
+	case 0:
+		c.gone = true
+		m.tick()
+		c.gone = false
+	case 1:
+		for _, c := range m.cards {
+			c.gone = true
+		}
+		for range rapid.IntRange(1, 3).Draw(t, "readings") {
+			m.now = m.now.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "apart")) * time.Second)
+			m.tick()
+		}
+		for _, c := range m.cards {
+			c.gone = false
+		}
+	case 2:
+		if m.boot == "" {
+			m.boot = "boot-1"
+		} else {
+			m.boot = ""
+		}
+	case 3:
+		m.now = m.now.Add(-time.Duration(rapid.IntRange(1, 100_000).Draw(t, "back")) * time.Second)
+	case 4:
+		m.now = m.now.Add(time.Duration(rapid.IntRange(1, 100_000).Draw(t, "forward")) * time.Second)
+	case 5:
+		c.unasked = !c.unasked
+	}
+}
+
+// A month of a fleet that is well: drivers and host engines that are restarted, clocks that are set,
+// programs that fail, cards that are slow, hot or cut anew. None of it withdraws anything.
+func TestNothingHarmlessWithdraws(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := drawMachine(t, Config{})
+		m.cards = append(m.cards, &fakeCard{id: "GPU-well", values: map[gpu.FieldID]gpu.Value{}})
+		t.Repeat(map[string]func(*rapid.T){
+			"doubt":   func(t *rapid.T) { doubt(t, m) },
+			"restart": func(*rapid.T) { m.restart() },
+			"reboot":  func(*rapid.T) { m.reboot() },
+			"layout": func(t *rapid.T) {
+				if c := rapid.SampledFrom(m.cards).Draw(t, "card"); c.mig {
+					c.cut(rapid.SliceOfNDistinct(rapid.IntRange(0, 6), 0, 7, rapid.ID[int]).Draw(t, "layout")...)
+				}
+			},
+			"silence": func(*rapid.T) { m.silent = !m.silent },
+			"program": func(t *rapid.T) {
+				m.xid(rapid.SampledFrom(m.cards).Draw(t, "card"), rapid.SampledFrom([]int{13, 31, 43, 45, 63, 68, 92, 999}).Draw(t, "xid"))
+			},
+			"level": func(t *rapid.T) {
+				f := rapid.SampledFrom([]gpu.FieldID{gpu.FieldClockReasons, fieldRemapPending, fieldRetiredPending, fieldRetiredSBE}).Draw(t, "field")
+				rapid.SampledFrom(m.cards).Draw(t, "card").set(f, rapid.Int64Range(0, 60).Draw(t, "value"))
+			},
+			"burst": func(t *rapid.T) {
+				c := rapid.SampledFrom(m.cards).Draw(t, "card")
+				for range rapid.IntRange(1, 40).Draw(t, "channels") {
+					m.xid(c, 94)
+				}
+				m.tick()
+				m.now = m.now.Add(time.Hour)
+			},
+			"hang": func(t *rapid.T) {
+				c := rapid.SampledFrom(m.cards).Draw(t, "card")
+				c.hangs = true
+				m.run(100 * time.Second)
+				c.hangs = false
+				m.tick()
+			},
+			"": func(t *rapid.T) {
+				for _, v := range m.tick().Verdicts {
+					if v.Status == Unhealthy {
+						t.Fatalf("%s is withdrawn because of %q", v.Device, v.Reason)
+					}
+				}
+			},
+		})
+	})
+}
+
 // keepLevels takes care that facts, which their reporter could lower, only get worse.
 func keepLevels(m *machine) {
 	for i, f := range m.facts["plugin"] {
@@ -142,7 +226,7 @@ func keepLevels(m *machine) {
 		}
 	}
 	if m.facts != nil {
-		m.facts = map[string][]Fact{"plugin " + fmt.Sprint(m.now.Unix()): m.facts["plugin"]}
+		m.facts = map[string][]Fact{"plugin " + fmt.Sprint(m.state.Durable()): m.facts["plugin"]}
 	}
 }
 

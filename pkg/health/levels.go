@@ -128,7 +128,6 @@ func (f *fold) levels(c *card, s *seen) {
 		c.Remaps, f.durable = true, true
 	}
 	pending, retiring := f.flag(s, fieldRemapPending), f.flag(s, fieldRetiredPending)
-	c.Pending = pending == set || retiring == set || c.Pending && pending != clean && retiring != clean
 	for _, l := range []struct {
 		kind  Kind
 		is    standing
@@ -199,7 +198,7 @@ func (f *fold) doubleBit(c *card, s *seen) {
 	}
 	if i < 0 || grown > 0 {
 		n := f.eccError(c, subject, uint64(max(grown, 1)))
-		n.origin, n.at = ofLevel, f.now
+		n.origin, n.at, n.once = ofLevel, f.now, f.unseen
 		f.happen(c, n)
 		i = c.find(subject, KindECC)
 	}
@@ -208,8 +207,8 @@ func (f *fold) doubleBit(c *card, s *seen) {
 	}
 	q := &c.Conditions[i]
 	f.void(q)
-	if !q.Set || q.BootID != f.d.BootID {
-		q.Set, q.BootID, f.durable = true, f.d.BootID, true
+	if !q.Set || q.BootID != f.boot {
+		q.Set, q.BootID, f.durable = true, f.boot, true
 	}
 	q.Last = later(q.Last, f.now)
 }
@@ -241,16 +240,16 @@ func (f *fold) clocks(c *card, s *seen) {
 	f.level(c, finding{subject: WholeCard(c.UUID), kind: KindPower, class: ClassWatch, cause: "its clocks are held back by its power supply"}, power, slowdownMemory)
 }
 
-// act takes what the driver wants done with a card. That it wants nothing any more is evidence of
-// recovery for all that happened before.
+// act takes what the driver wants done with a card. That it wants no reset or restart any more, and
+// nothing else, is evidence of recovery for all that happened before.
 func (f *fold) act(c *card, action int64) {
-	if c.ActionBoot != f.d.BootID {
-		c.ActionBoot, f.durable = f.d.BootID, true
+	if c.ActionBoot != f.boot {
+		c.ActionBoot, f.durable = f.boot, true
 	}
 	if action == c.Action {
 		return
 	}
-	if action == 0 && c.Action > 0 {
+	if action == 0 && wanted(c.Action) >= ClassReset {
 		for i := range c.Conditions {
 			c.Conditions[i].Freed = true
 		}
@@ -269,26 +268,41 @@ func (f *fold) action(c *card) {
 	case 0:
 		is = clean
 	case 1:
-		n.class, n.cause = ClassReset, "the driver asks for a reset of the GPU"
+		n.cause = "the driver asks for a reset of the GPU"
 	case 2:
-		n.class, n.cause = ClassNode, "the driver asks for a restart of the node"
+		n.cause = "the driver asks for a restart of the node"
 	case 3:
-		n.class, n.cause = ClassWatch, "the driver asks to drain traffic between GPUs"
+		n.cause = "the driver asks to drain traffic between GPUs"
 	case 4:
-		n.class, n.cause = ClassReset, "the driver asks to drain the GPU and to reset it"
+		n.cause = "the driver asks to drain the GPU and to reset it"
 	case 5:
-		n.class, n.cause = ClassWatch, "the driver asks to recover the IMEX domain"
+		n.cause = "the driver asks to recover the IMEX domain"
 	case 6:
-		n.class, n.cause = ClassReset, "the driver asks for a reset of the bus"
+		n.cause = "the driver asks for a reset of the bus"
 	case 7:
-		n.class, n.cause = ClassNode, "the driver asks for a restart of the system"
+		n.cause = "the driver asks for a restart of the system"
 	default:
-		n.class, n.cause = ClassWatch, fmt.Sprintf("the driver asks for recovery action %d, which is not known here", c.Action)
+		n.cause = fmt.Sprintf("the driver asks for recovery action %d, which is not known here", c.Action)
 	}
-	if is == set && c.ActionBoot != "" && c.ActionBoot != f.d.BootID {
+	n.class = wanted(c.Action)
+	if is == set && f.elsewhen(c.ActionBoot) {
 		is = clean
 	}
 	f.level(c, n, is, 0)
+}
+
+// wanted is the class of a recovery action, none where the driver wants nothing or did not say.
+func wanted(action int64) Class {
+	switch action {
+	case unknownAction, 0:
+		return 0
+	case 1, 4, 6:
+		return ClassReset
+	case 2, 7:
+		return ClassNode
+	default:
+		return ClassWatch
+	}
 }
 
 // links folds which NVLinks are down that were up once. A link that never was up leads nowhere.

@@ -49,7 +49,9 @@ func (f *fold) look() {
 			fallthrough
 		case gpu.KindGPUInstance:
 			c.sampled = true
-			c.newest = later(c.newest, s.Time)
+			if writable(utc(s.Time)) {
+				c.newest = later(c.newest, s.Time)
+			}
 		case gpu.KindLink:
 			if linkState >= 0 && linkState < len(s.Values) && s.Entity.ID >= 0 && s.Entity.ID < 64 {
 				c.link(s.Entity.ID, s.Values[linkState])
@@ -80,28 +82,65 @@ func (s *seen) link(id int, v gpu.Value) {
 	}
 }
 
-// presence folds whether a card is there. One that was listed once and is not, or is listed as
-// lost, is lost; when it is back, that is evidence of recovery for all that happened before.
+// awayFor is for how long readings must lack a card before it is lost, and before its return is
+// evidence: a list can be incomplete for once, and a reset takes some time. A hold-down that is
+// shorter goes before it.
+const awayFor = 10 * time.Second
+
+// presence folds whether a card is there. One that is listed as lost, or was listed and is missing from
+// readings for awayFor, is lost. A reading that lists no card at all says nothing: then it is the
+// driver or the source that is ill.
 func (f *fold) presence(c *card, s *seen) {
 	listed := s.device != nil
-	lost := listed && s.device.Lost || !listed && c.Met
-	if c.Listed != listed || c.Met != (c.Met || listed) || c.Lost != lost {
+	if c.Listed != listed || !c.Met && listed {
 		f.durable = true
 	}
-	back := c.Lost && !lost
-	c.Listed, c.Met, c.Lost = listed, c.Met || listed, lost
+	c.Listed, c.Met = listed, c.Met || listed
+	told := listed && s.device.Lost
 	switch {
-	case lost:
+	case f.blind:
+		// What was known to be lost stays so; an absence of the others begins when it can be told.
+		if !c.Gone && !c.Away.IsZero() {
+			c.Away, f.durable = time.Time{}, true
+		}
+		return
+	case told || !listed && c.Met:
+		f.away(c, told)
+	case !c.Away.IsZero():
+		f.back(c)
+	}
+	if c.Lost {
 		cause := "the driver can no longer reach it"
-		if !listed {
+		if !told {
 			cause = "it was there and is not listed any more"
 		}
 		f.stands(c, finding{subject: WholeCard(c.UUID), kind: KindLost, origin: ofEvent, class: ClassNode, at: f.now, cause: cause})
-	case back:
-		for i := range c.Conditions {
-			c.Conditions[i].Returned, c.Conditions[i].Set = true, c.Conditions[i].Set && c.Conditions[i].Kind != KindLost
-		}
 	}
+}
+
+// away folds that a card is told to be lost, or is missing.
+func (f *fold) away(c *card, told bool) {
+	if c.Away.IsZero() {
+		c.Away, f.durable = f.now, true
+	}
+	gone := c.Gone || f.now.Sub(c.Away) >= min(awayFor, f.cfg.HoldDown)
+	lost := told || gone
+	if gone != c.Gone || lost != c.Lost {
+		c.Gone, c.Lost, f.durable = gone, lost, true
+	}
+}
+
+// back folds that a card is there again. After an absence that was borne out, that is evidence of
+// recovery for all that happened before; after a short one, for the absence alone.
+func (f *fold) back(c *card) {
+	for i := range c.Conditions {
+		q := &c.Conditions[i]
+		if q.Kind == KindLost {
+			q.Returned, q.Set = true, false
+		}
+		q.Returned = q.Returned || c.Gone
+	}
+	c.Away, c.Gone, c.Lost, f.durable = time.Time{}, false, false, true
 }
 
 // answering folds whether a card answers, and calls one stuck that has not for StuckAfter while
@@ -112,9 +151,9 @@ func (f *fold) answering(c *card, s *seen) {
 	case s.answers:
 		c.Sampled, c.Answered = utc(s.newest), f.now
 		f.mute(c, time.Time{})
-	case !s.sampled || c.Lost:
-		// Nobody asks it, or it is known to be out of reach.
-	case s.trouble != gpu.ReasonNone, f.now.Sub(c.Answered) >= stillFor || c.Answered.After(f.now):
+	case c.Lost, !s.sampled && c.Answered.IsZero():
+		// It is known to be out of reach, or nobody ever asked it.
+	case s.sampled && s.trouble != gpu.ReasonNone, f.now.Sub(c.Answered) >= stillFor:
 		if c.Mute.IsZero() {
 			f.mute(c, f.now)
 		}
@@ -123,12 +162,18 @@ func (f *fold) answering(c *card, s *seen) {
 	switch {
 	case s.answers:
 		stuck = clean
-	case !c.Mute.IsZero() && f.now.Sub(c.Mute) >= f.cfg.StuckAfter && f.othersAnswer(s):
+	case !c.Mute.IsZero() && f.now.Sub(c.Mute) >= f.cfg.StuckAfter && s.hangs() && f.othersAnswer(s):
 		stuck = set
 	}
 	f.level(c, finding{
 		subject: WholeCard(c.UUID), kind: KindStuck, class: ClassReset, cause: "the driver does not answer for it while it does for others",
 	}, stuck, 0)
+}
+
+// hangs says whether a card that does not answer may be stuck. One that nobody asks is not, nor one that
+// the source may not, or does not know how to, ask.
+func (s *seen) hangs() bool {
+	return s.sampled && s.trouble != gpu.ReasonNotPermitted && s.trouble != gpu.ReasonNotSupported && s.trouble != gpu.ReasonNotFound
 }
 
 // mute sets from when a card does not answer.
@@ -160,6 +205,8 @@ func (f *fold) note(c *card) string {
 		return "the source of readings does not answer"
 	case c.Answered.IsZero():
 		return "it was never read"
+	case !c.Listed:
+		return "it is not listed any more"
 	case !c.Mute.IsZero():
 		return fmt.Sprintf("it does not answer, since %s", c.Mute.Format(time.RFC3339))
 	default:

@@ -13,7 +13,7 @@ func (f *fold) settle(c *card) {
 	sound := f.sound(c)
 	for i := len(c.Conditions) - 1; i >= 0; i-- {
 		q := &c.Conditions[i]
-		if !q.Withdraws() && !q.Set && q.Origin != ofFlapping && f.now.Sub(q.Last) > f.cfg.WatchFor {
+		if !q.Withdraws() && !q.Set && q.Origin == ofEvent && f.now.Sub(q.Last) > f.cfg.WatchFor {
 			f.durable = true
 			c.Conditions = slices.Delete(c.Conditions, i, i+1)
 			continue
@@ -43,7 +43,19 @@ func (f *fold) settle(c *card) {
 // sound says whether nothing that is known of a card now speaks against its recovery: it is
 // there and answers, its driver asks for nothing, and nothing waits for a reset.
 func (f *fold) sound(c *card) bool {
-	return c.Listed && !c.Lost && !f.d.Silent && !c.Answered.IsZero() && c.Mute.IsZero() && c.Action <= 0 && !c.Pending
+	asks := c.Action > 0 && !f.elsewhen(c.ActionBoot)
+	return c.Listed && !c.Lost && !f.d.Silent && !c.Answered.IsZero() && c.Mute.IsZero() && !asks && !f.pends(c)
+}
+
+// elsewhen says whether something was told in another boot than this one.
+func (f *fold) elsewhen(boot string) bool { return boot != "" && boot != f.d.BootID }
+
+// pends says whether a remap or a retirement waits for a reset. One that was last seen before the node
+// was restarted does not.
+func (f *fold) pends(c *card) bool {
+	return slices.ContainsFunc(c.Conditions, func(q condition) bool {
+		return (q.Kind == KindRemapPending || q.Kind == KindRetiredPending) && !f.elsewhen(q.BootID)
+	})
 }
 
 // evidence is what says that a condition is over, empty for nothing.
@@ -51,7 +63,7 @@ func (f *fold) evidence(q *condition) string {
 	switch {
 	case q.told.Equal(f.now):
 		return ""
-	case q.BootID != "" && f.d.BootID != "" && q.BootID != f.d.BootID:
+	case f.elsewhen(q.BootID):
 		return "the node was restarted"
 	case q.Freed:
 		return "the driver's recovery action went back to none"
@@ -69,7 +81,7 @@ func (f *fold) lower(c *card, q *condition) {
 		return
 	}
 	switch {
-	case c.Action != 0 || c.ActionBoot != f.d.BootID || !f.sound(c):
+	case c.Action != 0 || c.ActionBoot != f.boot || !f.sound(c):
 		if !q.Asks.IsZero() {
 			q.Asks, f.durable = time.Time{}, true
 		}

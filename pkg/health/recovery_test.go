@@ -85,11 +85,11 @@ func TestTheReasonSaysThatItRecoversAndWhy(t *testing.T) {
 func TestAFaultDuringRecoveryVoidsIt(t *testing.T) {
 	for name, mended := range map[string]func(m *machine){
 		"restart": func(m *machine) { m.reboot() },
-		"gone":    func(m *machine) { m.cards[0].gone = true; m.tick(); m.cards[0].gone = false },
+		"gone":    func(m *machine) { m.away(m.cards[0]) },
 		"action":  func(m *machine) { m.cards[0].set(fieldAction, 1); m.tick(); m.cards[0].set(fieldAction, 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := aNode(t, 1, Config{IgnoreDriver: true})
+			m := aNode(t, 2, Config{IgnoreDriver: true})
 			m.xid(m.cards[0], 95)
 			m.tick()
 			mended(m)
@@ -270,7 +270,7 @@ func TestAGPUThatWasGoneAndIsBackIsEvidence(t *testing.T) {
 func TestALostGPUStaysListed(t *testing.T) {
 	m := aNode(t, 2, Config{})
 	m.cards[0].gone = true
-	m.tick()
+	m.run(20 * time.Second)
 	r := m.state.Report()
 	if len(r.Verdicts) != 2 || r.Verdicts[0].Device != "GPU-b" || r.Verdicts[1].Device != "GPU-a" {
 		t.Fatalf("%+v", r.Verdicts)
@@ -300,14 +300,12 @@ func TestAMIGDeviceThatIsGoneIsNoFault(t *testing.T) {
 }
 
 func TestAGPUThatBreaksAgainAndAgainIsFlapping(t *testing.T) {
-	m := aNode(t, 1, Config{})
+	m := aNode(t, 2, Config{})
 	a := m.cards[0]
 	flap := func() {
 		m.xid(a, 119)
 		m.tick()
-		a.gone = true
-		m.tick()
-		a.gone = false
+		m.away(a)
 		m.run(2 * time.Minute)
 	}
 	for range 3 {
@@ -340,13 +338,11 @@ func TestAGPUThatBreaksAgainAndAgainIsFlapping(t *testing.T) {
 
 func TestRecoveriesFarApartAreNoFlapping(t *testing.T) {
 	for _, cfg := range []Config{{}, {FlapLimit: -1}} {
-		m := aNode(t, 1, cfg)
+		m := aNode(t, 2, cfg)
 		for range 9 {
 			m.xid(m.cards[0], 119)
 			m.tick()
-			m.cards[0].gone = true
-			m.tick()
-			m.cards[0].gone = false
+			m.away(m.cards[0])
 			m.run(3 * time.Minute)
 			m.is("GPU-a", Healthy)
 			if cfg.FlapLimit == 0 {
@@ -357,13 +353,11 @@ func TestRecoveriesFarApartAreNoFlapping(t *testing.T) {
 }
 
 func TestAnOldRecoveryIsForgotten(t *testing.T) {
-	m := aNode(t, 1, Config{FlapLimit: 1})
+	m := aNode(t, 2, Config{FlapLimit: 1})
 	for range 3 {
 		m.xid(m.cards[0], 119)
 		m.tick()
-		m.cards[0].gone = true
-		m.tick()
-		m.cards[0].gone = false
+		m.away(m.cards[0])
 		m.run(2 * time.Hour)
 		m.is("GPU-a", Healthy)
 	}

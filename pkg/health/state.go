@@ -76,9 +76,15 @@ type card struct {
 	// Parts are its MIG devices as last listed.
 	Parts  []device `json:"parts,omitempty"`
 	Listed bool     `json:"listed,omitempty"`
-	// Met says that it was ever listed, Lost that it was and cannot be reached now.
+	// Met says that it was ever listed, Lost that it is known to be out of reach now.
 	Met  bool `json:"met,omitempty"`
 	Lost bool `json:"lost,omitempty"`
+	// Away is the first of the readings in a row that lack it or call it lost, zero where the last
+	// one has it. Gone says that a later one, awayFor after it, bore that out.
+	Away time.Time `json:"away,omitzero"`
+	Gone bool      `json:"gone,omitempty"`
+	// Bus is where it is, or was, on the PCI bus.
+	Bus string `json:"bus,omitempty"`
 	// MIG says that it is in MIG mode.
 	MIG bool `json:"mig,omitempty"`
 
@@ -99,8 +105,6 @@ type card struct {
 	ActionBoot string `json:"actionBoot,omitempty"`
 	// Remaps says that it can remap rows of its memory.
 	Remaps bool `json:"remaps,omitempty"`
-	// Pending says that something waited for a reset when that was last read.
-	Pending bool `json:"pending,omitempty"`
 	// DoubleBit is the volatile count of double-bit errors as last read, unknownCount before.
 	DoubleBit int64 `json:"doubleBit"`
 	// Links are the NVLinks that were up once, a bit for each.

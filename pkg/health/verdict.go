@@ -149,7 +149,7 @@ type Clearing struct {
 	// Ended are the conditions that the word ended.
 	Ended []Condition `json:"ended"`
 	// Standing are those that it could not end, because the GPU still says so: a failed row
-	// remap, a recovery action, a GPU that is lost.
+	// remap, a recovery action, a GPU that is lost; or because they are not the MIG device's alone.
 	Standing []Condition `json:"standing,omitempty"`
 }
 
@@ -174,7 +174,7 @@ type Report struct {
 	// do not change it.
 	Version uint64 `json:"version"`
 	// Verdicts are in the order of the reading's devices: each physical GPU, then its MIG devices.
-	// A GPU that is not listed any more and has conditions follows at the end.
+	// A GPU that was there, and is not listed any more, follows at the end.
 	Verdicts []Verdict `json:"verdicts"`
 	// Records are ordered by device.
 	Records []Record `json:"records"`

@@ -113,6 +113,9 @@ const (
 type Peer struct {
 	From, To UUID
 	Status   PeerStatus
+	// NVLinks is how many links join the two, 0 where there are none or it is not known. Between
+	// GPUs behind NVSwitches a source counts none, or as many for each pair.
+	NVLinks int
 }
 
 // Origin is where a reading comes from.

@@ -22,7 +22,8 @@ const ambiguous = -1
 
 // NewIndex indexes an inventory. A device without a UUID, the second of two
 // devices with one UUID, and a MIG device whose physical GPU is not in the
-// inventory cannot be held: no id finds them.
+// inventory cannot be held: no id finds them. A number or address that a lost GPU
+// shares with one that is not is the other's: it stands in its place.
 func NewIndex(devices []gpu.Device) *Index {
 	ix := &Index{
 		devices: devices,
@@ -32,6 +33,7 @@ func NewIndex(devices []gpu.Device) *Index {
 		migs:    make(map[int][]int),
 	}
 	minors := false
+	lost := &Index{byMinor: make(map[int]int), byPCI: make(map[string]int)}
 	for i := range devices {
 		d := &devices[i]
 		if d.IsMIG() || d.UUID == "" {
@@ -55,14 +57,29 @@ func NewIndex(devices []gpu.Device) *Index {
 		if !minors {
 			minor = d.Index
 		}
+		at := ix
+		if d.Lost {
+			at = lost
+		}
 		if minor >= 0 {
-			addUnique(ix.byMinor, minor, i)
+			addUnique(at.byMinor, minor, i)
 		}
 		if pci, ok := canonicalPCI(d.PCIBusID); ok {
-			addUnique(ix.byPCI, pci, i)
+			addUnique(at.byPCI, pci, i)
 		}
 	}
+	addMissing(ix.byMinor, lost.byMinor)
+	addMissing(ix.byPCI, lost.byPCI)
 	return ix
+}
+
+// addMissing adds what from has under keys that m does not have.
+func addMissing[K comparable](m, from map[K]int) {
+	for key, i := range from {
+		if _, taken := m[key]; !taken {
+			m[key] = i
+		}
+	}
 }
 
 func (ix *Index) addMIG(i int) {
@@ -91,6 +108,14 @@ func (ix *Index) position(u gpu.UUID) int {
 		return i
 	}
 	return -1
+}
+
+// card is the physical GPU of the device with this UUID, empty where there is none.
+func (ix *Index) card(u gpu.UUID) gpu.UUID {
+	if i := ix.position(u); i >= 0 {
+		return ix.devices[i].Card()
+	}
+	return ""
 }
 
 // Device is the device with this UUID, and whether there is one.

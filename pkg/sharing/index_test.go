@@ -119,3 +119,26 @@ func TestLegacyUUIDsOfOldDriversAreFoundByInstance(t *testing.T) {
 		t.Errorf("resolves to %q, %q", got, reason)
 	}
 }
+
+func TestALostCardGivesItsNumberToTheOneInItsPlace(t *testing.T) {
+	lost, other, next := plain("GPU-lost", 0), plain("GPU-lost-too", 0), plain("GPU-new", 0)
+	lost.Lost, other.Lost = true, true
+	for _, tt := range []struct {
+		name    string
+		devices []gpu.Device
+		want    gpu.UUID
+	}{
+		{"one lost", []gpu.Device{lost}, "GPU-lost"},
+		{"the lost one first", []gpu.Device{lost, next}, "GPU-new"},
+		{"the lost one last", []gpu.Device{next, lost, other}, "GPU-new"},
+		{"two lost", []gpu.Device{lost, other}, ""},
+	} {
+		id, err := ParseID("nvidia0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d, reason := NewIndex(tt.devices).Resolve(id); d.UUID != tt.want || (reason == ReasonAmbiguousDevice) != (tt.want == "") {
+			t.Errorf("%s: %s %s", tt.name, d.UUID, reason)
+		}
+	}
+}

@@ -21,6 +21,9 @@ import (
 // many replicas lacks its last one too.
 const SeatsHold = 5 * time.Minute
 
+// SeatsKeep is how long the replicas of a device that is not in the inventory are remembered.
+const SeatsKeep = 24 * time.Hour
+
 // Seats remembers the replicas that were advertised for each device. It is
 // immutable and safe for concurrent use; the zero Seats remembers nothing.
 type Seats struct {
@@ -38,6 +41,12 @@ type seatMemory struct {
 	// away says that the device was not advertised at all since the remembered set was
 	// last seen whole.
 	away bool
+	// card is the physical GPU of the device, gone from when the device has not been in the
+	// inventory, zero while it is.
+	card gpu.UUID
+	gone time.Time
+	// told is set where this comes from a file, and the device was not advertised since.
+	told bool
 }
 
 const noSmaller = -1
@@ -60,7 +69,8 @@ func seatsOf(ids []int) int {
 }
 
 // Recall is s with the replicas that the kubelet has on record for devices that s does not know
-// and that are not advertised now: their plugin is away, and was there before s began.
+// and that are not advertised now: their plugin is away, and was there before s began. What s knows
+// from a file only, the record can add to: the plugin may have got another configuration since.
 func (s Seats) Recall(ix *Index, advertised, registered []Advertised) Seats {
 	if len(registered) == 0 {
 		return s
@@ -68,15 +78,16 @@ func (s Seats) Recall(ix *Index, advertised, registered []Advertised) Seats {
 	now, record := replicasOf(ix, advertised), replicasOf(ix, registered)
 	var next map[gpu.UUID]seatMemory
 	for device, ids := range record {
-		_, known := s.memory[device]
-		if _, here := now[device]; known || here || len(ids) == 0 {
+		old, known := s.memory[device]
+		more := !known || old.told && seatsOf(ids) > seatsOf(old.ids)
+		if _, here := now[device]; here || !more || len(ids) == 0 {
 			continue
 		}
 		if next == nil {
 			next = make(map[gpu.UUID]seatMemory, len(s.memory)+len(record))
 			maps.Copy(next, s.memory)
 		}
-		next[device] = seatMemory{ids: ids, smaller: noSmaller, away: true}
+		next[device] = seatMemory{ids: union(ids, old.ids), smaller: noSmaller, away: true, card: ix.card(device), told: old.told}
 	}
 	if next == nil {
 		return s
@@ -123,8 +134,9 @@ func replicasOf(ix *Index, list []Advertised) map[gpu.UUID][]int {
 // and none while the plugin is away; more ids count at once. A smaller set takes
 // the place of the remembered one when it is complete (0 to k-1) or when the device
 // is advertised without replicas, unchanged in every observation for SeatsHold.
-// Devices that left the inventory are forgotten, but an inventory without any
-// device is taken for a failed reading and forgets nothing.
+// A device that left the inventory is forgotten after SeatsKeep, and a MIG device at once
+// where its card is still there, which was divided anew. An inventory without any device is
+// taken for a failed reading and forgets nothing.
 func (s Seats) Observe(now time.Time, ix *Index, advertised []Advertised) Seats {
 	if len(ix.byUUID) == 0 {
 		return s
@@ -132,12 +144,20 @@ func (s Seats) Observe(now time.Time, ix *Index, advertised []Advertised) Seats 
 	seen := replicasOf(ix, advertised)
 	next := make(map[gpu.UUID]seatMemory, len(s.memory))
 	for device, m := range s.memory {
-		if ix.position(device) < 0 {
+		if _, ok := seen[device]; ok {
 			continue
 		}
-		if _, ok := seen[device]; !ok {
-			m.smaller, m.away = noSmaller, true
+		m.smaller, m.away = noSmaller, true
+		if ix.position(device) >= 0 {
+			m.card, m.gone = ix.card(device), time.Time{}
 			next[device] = m
+		} else if m.card == device || ix.position(m.card) < 0 {
+			if m.gone.IsZero() || now.Before(m.gone) {
+				m.gone = now
+			}
+			if now.Sub(m.gone) < SeatsKeep {
+				next[device] = m
+			}
 		}
 	}
 	for device, ids := range seen {
@@ -147,10 +167,19 @@ func (s Seats) Observe(now time.Time, ix *Index, advertised []Advertised) Seats 
 		}
 		plausible := old.away || !old.lacksLast(ids) || s.allLackLast(device, seen)
 		if m := old.observe(now, ids, plausible); len(m.ids) > 0 {
+			m.card, m.gone, m.told = ix.card(device), time.Time{}, false
 			next[device] = m
 		}
 	}
 	return Seats{memory: next}
+}
+
+// Equal says that two Seats remember the same.
+func (s Seats) Equal(other Seats) bool {
+	return maps.EqualFunc(s.memory, other.memory, func(a, b seatMemory) bool {
+		return slices.Equal(a.ids, b.ids) && a.smaller == b.smaller && a.since.Equal(b.since) && a.away == b.away &&
+			a.card == b.card && a.gone.Equal(b.gone)
+	})
 }
 
 // allLackLast says that there are other devices with as many replicas as this one, and that

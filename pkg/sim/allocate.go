@@ -162,6 +162,9 @@ const instanceReservedMiB = 15
 func deviceList(s *Scenario, uuids []string, cards []*cardState) []gpu.Device {
 	var out []gpu.Device
 	for i, c := range cards {
+		if c.gone {
+			continue
+		}
 		spec := &s.cards[i]
 		m := spec.model
 		card := gpu.Device{

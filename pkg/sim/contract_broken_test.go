@@ -103,7 +103,7 @@ func faults() []fault {
 				r.Samples[0].Values[column] = gpu.Int(1e12 - energy)
 			}
 		}),
-		saying("what is not supported is 0", "AbsentIsNotZero", gpu.KindGPU, 1523, gpu.Int(0)),
+		saying("what is not supported is 0", "AbsentIsNotZero", gpu.KindGPU, 171, gpu.Int(0)),
 		saying("what is unknown is blank", "AbsentIsNotZero", gpu.KindGPU, 64999, gpu.Absent(gpu.ReasonBlank)),
 		saying("computed metrics are 0", "ComputedMetricsHaveNoColumn", gpu.KindGPU, gpu.FieldXIDErrorsCount, gpu.Int(0)),
 		saying("power of an instance", scope, gpu.KindGPUInstance, 155, gpu.Float(71)),

@@ -48,13 +48,15 @@ pods:
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = n.Close() })
 	return &staged{t: t, n: n, gone: map[int]bool{}}
 }
 
 func (s *staged) machine() gputest.Machine {
 	return gputest.Machine{
 		Read:        s.read,
-		Unsupported: 1523,
+		Alarms:      s.n.Alarms(),
+		Unsupported: 171,
 		Health:      true,
 		Peers:       true,
 		XID: func(index, instance, code int) {
@@ -133,5 +135,10 @@ func (s *staged) play() {
 	for i := range s.n.cards {
 		uuids = append(uuids, string(s.n.cards[i].uuid))
 	}
+	s.n.mu.Lock()
+	defer s.n.mu.Unlock()
 	s.n.line = play(s.n.scenario, s.n.seed, uuids)
+	if s.n.bell != nil {
+		s.n.bell.Reset(0)
+	}
 }

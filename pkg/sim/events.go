@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sort"
@@ -32,10 +33,9 @@ type happening struct {
 // happenings are what the driver tells of in one round, in the order of their times.
 func happenings(s *Scenario, uuids []string) (all []happening, perRound int64) {
 	add := func(e *eventSpec, kind gpu.EventKind, code int) {
-		all = append(all, happening{at: e.at, count: int64(e.count), before: perRound, event: gpu.Event{
+		all = append(all, happening{at: e.at, count: int64(e.count), event: gpu.Event{
 			Kind: kind, GPU: gpu.UUID(uuids[e.gpu]), GPUInstance: e.instance, ComputeInstance: e.computeInstance(), Code: code,
 		}})
-		perRound += int64(e.count)
 	}
 	for i := range s.events {
 		e := &s.events[i]
@@ -50,7 +50,57 @@ func happenings(s *Scenario, uuids []string) (all []happening, perRound int64) {
 			add(e, gpu.EventXID, xidOffTheBus)
 		}
 	}
+	all = append(all, actionChanges(s, uuids)...)
+	slices.SortStableFunc(all, func(a, b happening) int { return cmp.Compare(a.at, b.at) })
+	for i := range all {
+		all[i].before = perRound
+		perRound += all[i].count
+	}
 	return all, perRound
+}
+
+// actionChanges are the events of which the driver tells when it changes its mind about what a
+// card needs. A reset settles it, whoever asked for it.
+func actionChanges(s *Scenario, uuids []string) []happening {
+	type change struct {
+		at        time.Duration
+		gpu, code int
+	}
+	var changes []change
+	for i := range s.events {
+		e := &s.events[i]
+		switch e.do {
+		case doRecoveryAction:
+			changes = append(changes, change{e.at, e.gpu, slices.Index(actionWords(), e.word)})
+			if e.last > 0 {
+				changes = append(changes, change{e.at + e.last, e.gpu, 0})
+			}
+		case doGPUBack, doGPUReset:
+			changes = append(changes, change{e.at, e.gpu, 0})
+		case doGPULost, doGPUGone:
+			if e.last > 0 {
+				changes = append(changes, change{e.at + e.last, e.gpu, 0})
+			}
+		case doReboot:
+			for card := range s.cards {
+				changes = append(changes, change{e.at, card, 0})
+			}
+		}
+	}
+	slices.SortStableFunc(changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
+	var all []happening
+	now := make([]int, len(s.cards))
+	for _, c := range changes {
+		if c.code == now[c.gpu] || s.Loop > 0 && c.at >= s.Loop {
+			continue
+		}
+		now[c.gpu] = c.code
+		all = append(all, happening{at: c.at, count: 1, event: gpu.Event{
+			Kind: gpu.EventRecoveryAction, GPU: gpu.UUID(uuids[c.gpu]), Code: c.code,
+			GPUInstance: gpu.NoInstance, ComputeInstance: gpu.NoInstance,
+		}})
+	}
+	return all
 }
 
 // computeInstance is that of an event: each GPU instance has one, the whole of it.
@@ -115,11 +165,17 @@ const checkEvery = 30 * time.Second
 // The errors of health checks, in DCGM's numbers.
 const (
 	frVolatileDBE     = 4
+	frPagesPending    = 6
+	frClocksThermal   = 10
+	frClocksPower     = 12
+	frNVLinkDown      = 14
 	frNVLinkCritical  = 71
 	frRowRemapFailure = 80
 	frUncontained     = 81
 	frRowRemapPending = 85
+	frSRAMThreshold   = 118
 	frOffTheBus       = 120
+	frRecoveryAction  = 125 // and the three after it
 	frContained       = 131
 )
 
@@ -130,7 +186,7 @@ func (n *Node) healthAt(elapsed time.Duration) gpu.HealthReport {
 	report := gpu.HealthReport{Time: n.start.Add(elapsed)}
 	for i := range n.cards {
 		p := &physics{node: n, card: &n.cards[i], state: m.state.cards[i], m: m, index: i}
-		if p.state.hang > 0 {
+		if p.state.hang > 0 || p.state.gone {
 			continue
 		}
 		report.Checked = append(report.Checked, p.card.uuid)
@@ -157,35 +213,38 @@ func (p *physics) incidents() []gpu.HealthIncident {
 	if p.volatileErrors() > 0 {
 		add(gpu.HealthMemory, gpu.HealthFail, frVolatileDBE, "double-bit errors since the last reset")
 	}
-	switch p.xid() {
-	case 63:
+	if p.xid() == 63 || p.state.defects.remapPending {
 		add(gpu.HealthMemory, gpu.HealthWarn, frRowRemapPending, "a row waits to be remapped by a reset")
-	case 64:
+	}
+	if p.xid() == 64 || p.state.defects.remapFailed {
 		add(gpu.HealthMemory, gpu.HealthFail, frRowRemapFailure, "a row could not be remapped")
+	}
+	switch p.xid() {
 	case 94:
 		add(gpu.HealthMemory, gpu.HealthWarn, frContained, "a contained memory error ended a process")
 	case 95:
 		add(gpu.HealthMemory, gpu.HealthFail, frUncontained, "an uncontained memory error was seen")
 	}
-	return out
+	p.defectIncidents(add)
+	return sorted(out)
 }
 
-// peersAt are the ways between all cards: NVLink reaches every card that has it, that is not
-// in MIG mode, and that is there.
+// peersAt are the ways between all cards that are listed: NVLink reaches every card that has it,
+// that is not in MIG mode, and that is there. It goes through switches.
 func (n *Node) peersAt(m moment) []gpu.Peer {
 	status := make([]gpu.PeerStatus, len(n.cards))
 	for i := range n.cards {
 		switch {
 		case m.state.cards[i].lost:
 			status[i] = gpu.PeerUnknown
-		case !n.cards[i].model.nvlink || n.scenario.cards[i].mig:
+		case n.cards[i].model.nvlinks == 0 || n.scenario.cards[i].mig:
 			status[i] = gpu.PeerNotSupported
 		}
 	}
 	out := make([]gpu.Peer, 0, len(n.cards)*(len(n.cards)-1))
 	for i := range n.cards {
 		for j := range n.cards {
-			if i != j {
+			if i != j && !m.state.cards[i].gone && !m.state.cards[j].gone {
 				out = append(out, gpu.Peer{From: n.cards[i].uuid, To: n.cards[j].uuid, Status: max(status[i], status[j])})
 			}
 		}

@@ -24,7 +24,7 @@ func eventWords(n *Node, events []gpu.Event) (out []string) {
 		if e.GPUInstance != gpu.NoInstance {
 			where += fmt.Sprintf("/%d/%d", e.GPUInstance, e.ComputeInstance)
 		}
-		kind := map[gpu.EventKind]string{gpu.EventXID: "xid", gpu.EventECCDoubleBit: "dbe"}[e.Kind]
+		kind := map[gpu.EventKind]string{gpu.EventXID: "xid", gpu.EventECCDoubleBit: "dbe", gpu.EventRecoveryAction: "action"}[e.Kind]
 		out = append(out, fmt.Sprintf("%s GPU %s %s %d", brief(e.Time.Sub(n.start)), where, kind, e.Code))
 	}
 	return out
@@ -87,7 +87,7 @@ func TestXIDOfAnInstanceLeavesTheCardsField(t *testing.T) {
 
 // However often a node is read, its readings have every event once and in order.
 func TestEveryEventIsInOneReading(t *testing.T) {
-	for _, name := range []string{"bad-day", "default"} {
+	for _, name := range []string{"bad-day", "bad-health", "default"} {
 		rapid.Check(t, func(r *rapid.T) {
 			pauses := rapid.SliceOfN(rapid.Uint64(), 1, 40).Draw(r, "pauses")
 			synctest.Test(t, func(t *testing.T) {

@@ -19,12 +19,18 @@ type model struct {
 	powerLimit, idle             float64
 	smClock, idleClock, memClock int
 	sms                          int
-	nvlink                       bool
-	capacity                     gpu.Slices
-	profiles                     []gpu.MIGProfile
+	// computeMajor and computeMinor are the CUDA compute capability, 0 where it is not known.
+	computeMajor, computeMinor int
+	// nvlinks is how many NVLinks the card has.
+	nvlinks  int
+	capacity gpu.Slices
+	profiles []gpu.MIGProfile
 	// instanceMiB is the memory of an instance of each profile.
 	instanceMiB map[string]int
 }
+
+// usualLinks is how many NVLinks a card has of which it is only known that it has some.
+const usualLinks = 18
 
 // row is what differs between the cards of one MIG geometry.
 type row struct {
@@ -106,37 +112,37 @@ func builtinModels() []model {
 	return []model{
 		model{
 			key: "A30-24", product: "NVIDIA A30", memoryMiB: 24576, reservedMiB: 506,
-			powerLimit: 165, idle: 28, smClock: 1440, idleClock: 210, memClock: 1215, sms: 56,
+			powerLimit: 165, idle: 28, smClock: 1440, idleClock: 210, memClock: 1215, sms: 56, computeMajor: 8,
 		}.fourFourths(row{"1g.6gb", 14, 5836}, row{"2g.12gb", 28, 11673}, row{"4g.24gb", 56, 23347},
 			map[string][]string{"1g.6gb": {"+me"}, "2g.12gb": {"+me"}}),
 		model{
 			key: "A100-SXM4-40GB", product: "NVIDIA A100-SXM4-40GB", memoryMiB: 40960, reservedMiB: 518,
-			powerLimit: 400, idle: 45, smClock: 1410, idleClock: 210, memClock: 1215, sms: 108, nvlink: true,
+			powerLimit: 400, idle: 45, smClock: 1410, idleClock: 210, memClock: 1215, sms: 108, computeMajor: 8, nvlinks: 12,
 		}.sevenEighths(row{"1g.5gb", 14, 4864}, row{"1g.10gb", 14, 9830}, row{"2g.10gb", 28, 9830},
 			row{"3g.20gb", 42, 19968}, row{"4g.20gb", 56, 19968}, row{"7g.40gb", 98, 40140}),
 		model{
 			key: "A100-SXM4-80GB", product: "NVIDIA A100-SXM4-80GB", memoryMiB: 81920, reservedMiB: 658,
-			powerLimit: 400, idle: 52, smClock: 1410, idleClock: 210, memClock: 1593, sms: 108, nvlink: true,
+			powerLimit: 400, idle: 52, smClock: 1410, idleClock: 210, memClock: 1593, sms: 108, computeMajor: 8, nvlinks: 12,
 		}.sevenEighths(row{"1g.10gb", 14, 9830}, row{"1g.20gb", 14, 19968}, row{"2g.20gb", 28, 19968},
 			row{"3g.40gb", 42, 40140}, row{"4g.40gb", 56, 40140}, row{"7g.80gb", 98, 80384}),
 		model{
 			key: "H100-80", product: "NVIDIA H100 80GB HBM3", memoryMiB: 81559, reservedMiB: 551,
-			powerLimit: 700, idle: 71, smClock: 1980, idleClock: 345, memClock: 2619, sms: 132, nvlink: true,
+			powerLimit: 700, idle: 71, smClock: 1980, idleClock: 345, memClock: 2619, sms: 132, computeMajor: 9, nvlinks: 18,
 		}.sevenEighths(row{"1g.10gb", 16, 9984}, row{"1g.20gb", 26, 20096}, row{"2g.20gb", 32, 20096},
 			row{"3g.40gb", 60, 40448}, row{"4g.40gb", 64, 40448}, row{"7g.80gb", 132, 81008}),
 		model{
 			key: "H200-141", product: "NVIDIA H200", memoryMiB: 143771, reservedMiB: 619,
-			powerLimit: 700, idle: 76, smClock: 1980, idleClock: 345, memClock: 3201, sms: 132, nvlink: true,
+			powerLimit: 700, idle: 76, smClock: 1980, idleClock: 345, memClock: 3201, sms: 132, computeMajor: 9, nvlinks: 18,
 		}.sevenEighths(row{"1g.18gb", 16, 16384}, row{"1g.35gb", 26, 33024}, row{"2g.35gb", 32, 33024},
 			row{"3g.71gb", 60, 71168}, row{"4g.71gb", 64, 71168}, row{"7g.141gb", 132, 143152}),
 		model{
 			key: "B200", product: "NVIDIA B200", memoryMiB: 183359, reservedMiB: 717,
-			powerLimit: 1000, idle: 140, smClock: 1965, idleClock: 120, memClock: 3996, sms: 148, nvlink: true,
+			powerLimit: 1000, idle: 140, smClock: 1965, idleClock: 120, memClock: 3996, sms: 148, computeMajor: 10, nvlinks: 18,
 		}.sevenEighths(row{"1g.23gb", 18, 20992}, row{"1g.45gb", 30, 45312}, row{"2g.45gb", 36, 45312},
 			row{"3g.90gb", 0, 91136}, row{"4g.90gb", 0, 91136}, row{"7g.180gb", 0, 182642}),
 		model{
 			key: "RTX-PRO-6000", product: "NVIDIA RTX PRO 6000 Blackwell Server Edition", memoryMiB: 97887, reservedMiB: 637,
-			powerLimit: 600, idle: 33, smClock: 2430, idleClock: 180, memClock: 12481, sms: 188,
+			powerLimit: 600, idle: 33, smClock: 2430, idleClock: 180, memClock: 12481, sms: 188, computeMajor: 12,
 		}.fourFourths(row{"1g.24gb", 46, 24166}, row{"2g.48gb", 94, 48538}, row{"4g.96gb", 188, 97250},
 			map[string][]string{
 				"1g.24gb": {"+me", "+gfx", "+me.all", "-me"},

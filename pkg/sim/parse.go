@@ -141,14 +141,18 @@ func (p *parser) dnsName(n *yaml.Node, what string) string {
 func (p *parser) model(n *yaml.Node) {
 	m := &model{}
 	p.mapping(n, "models", keys{
-		"name":          func(n *yaml.Node) { m.key = p.plain(n, "name") },
-		"memory_mib":    func(n *yaml.Node) { m.memoryMiB = p.integer(n, "memory_mib", 1024, 1<<24) },
-		"power_limit":   func(n *yaml.Node) { m.powerLimit = p.number(n, "power_limit") },
-		"idle_power":    func(n *yaml.Node) { m.idle = p.number(n, "idle_power") },
-		"sm_clock":      func(n *yaml.Node) { m.smClock = p.integer(n, "sm_clock", 1, 100000) },
-		"memory_clock":  func(n *yaml.Node) { m.memClock = p.integer(n, "memory_clock", 1, 100000) },
-		"sms":           func(n *yaml.Node) { m.sms = p.integer(n, "sms", 1, 10000) },
-		"nvlink":        func(n *yaml.Node) { m.nvlink = p.boolean(n, "nvlink") },
+		"name":         func(n *yaml.Node) { m.key = p.plain(n, "name") },
+		"memory_mib":   func(n *yaml.Node) { m.memoryMiB = p.integer(n, "memory_mib", 1024, 1<<24) },
+		"power_limit":  func(n *yaml.Node) { m.powerLimit = p.number(n, "power_limit") },
+		"idle_power":   func(n *yaml.Node) { m.idle = p.number(n, "idle_power") },
+		"sm_clock":     func(n *yaml.Node) { m.smClock = p.integer(n, "sm_clock", 1, 100000) },
+		"memory_clock": func(n *yaml.Node) { m.memClock = p.integer(n, "memory_clock", 1, 100000) },
+		"sms":          func(n *yaml.Node) { m.sms = p.integer(n, "sms", 1, 10000) },
+		"nvlink": func(n *yaml.Node) {
+			if p.boolean(n, "nvlink") {
+				m.nvlinks = usualLinks
+			}
+		},
 		"reserved_mib":  func(n *yaml.Node) { m.reservedMiB = p.integer(n, "reserved_mib", 0, 8192) },
 		"idle_sm_clock": func(n *yaml.Node) { m.idleClock = p.integer(n, "idle_sm_clock", 1, 100000) },
 	})

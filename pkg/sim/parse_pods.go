@@ -157,7 +157,7 @@ func (p *parser) kind(name string) *loadKind {
 
 // event reads one event: at, do, and what the verb takes.
 func (p *parser) event(n *yaml.Node) {
-	e := eventSpec{line: n.Line, gpu: -1, instance: gpu.NoInstance, replica: -1, count: 1, code: -1}
+	e := eventSpec{line: n.Line, gpu: -1, instance: gpu.NoInstance, replica: -1, count: 1, code: -1, link: -1, result: gpu.HealthFail}
 	var layout *yaml.Node
 	given := map[string]int{}
 	note := func(key string, read func(*yaml.Node)) func(*yaml.Node) {
@@ -181,6 +181,12 @@ func (p *parser) event(n *yaml.Node) {
 		"delay":    note("delay", func(n *yaml.Node) { e.delay = p.positive(n, "delay") }),
 		"resource": note("resource", func(n *yaml.Node) { e.resource = p.plain(n, "resource") }),
 		"layout":   note("layout", func(n *yaml.Node) { layout = n }),
+		"action":   note("action", func(n *yaml.Node) { e.word = p.word(n, "action", actionWords()...) }),
+		"state":    note("state", func(n *yaml.Node) { e.word = p.word(n, "state", statePending, stateFailed) }),
+		"reason":   note("reason", func(n *yaml.Node) { e.word = p.word(n, "reason", slowdownWords()...) }),
+		"system":   note("system", func(n *yaml.Node) { e.word = p.word(n, "system", systemWords()...) }),
+		"result":   note("result", func(n *yaml.Node) { e.result = resultOf(p.word(n, "result", resultWarn, resultFail)) }),
+		"link":     note("link", func(n *yaml.Node) { e.link = p.integer(n, "link", 0, linkLimit-1) }),
 	})
 	if len(p.errs) > 0 {
 		return

@@ -201,7 +201,7 @@ func (p *physics) cardValue(id gpu.FieldID) gpu.Value {
 	case gpu.FieldXID:
 		return gpu.Int(int64(p.xid()))
 	case 449:
-		if !m.nvlink {
+		if m.nvlinks == 0 {
 			return gpu.Absent(gpu.ReasonNotSupported)
 		}
 		return gpu.Int(int64(p.tensor * 120000))
@@ -213,8 +213,10 @@ func (p *physics) cardValue(id gpu.FieldID) gpu.Value {
 		return gpu.Int(p.volatileErrors())
 	case 313, 393:
 		return gpu.Int(p.doubleBitErrors())
-	case 240, 241, 315, 394, 395, 396:
+	case 240, 241, 315, 394:
 		return gpu.Int(0)
+	case 346, 390, 391, 392, 395, 396, 1507, fieldRecoveryAction:
+		return p.state.defects.level(id)
 	case 1009:
 		return gpu.Int(int64(p.pcie * fullTraffic * 0.4))
 	case 1010:
@@ -243,6 +245,12 @@ func (p *physics) constant(id gpu.FieldID) (gpu.Value, bool) {
 		return gpu.Text(p.card.serial), true
 	case 54:
 		return gpu.Text(string(p.card.uuid)), true
+	case 63:
+		if m.computeMajor == 0 {
+			return gpu.Absent(gpu.ReasonNotSupported), true
+		}
+		// The major version is in the upper half of the word, as DCGM has it.
+		return gpu.Int(int64(m.computeMajor<<16 | m.computeMinor)), true
 	case 57:
 		return gpu.Text(pciAddress(p.index)), true
 	case 110, 113:
@@ -297,13 +305,14 @@ func (p *physics) smClock() float64 {
 
 // clockReasons are NVML's bits: 1 is idle, 4 the software power cap.
 func (p *physics) clockReasons() int64 {
+	slowed := p.state.defects.slowdown
 	switch {
 	case p.util < 0.005:
-		return 1
+		return slowed | 1
 	case p.power > 0.85*p.card.model.powerLimit:
-		return 4
+		return slowed | 4
 	default:
-		return 0
+		return slowed
 	}
 }
 

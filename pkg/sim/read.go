@@ -116,8 +116,11 @@ func (n *Node) reading(elapsed time.Duration, fields []gpu.FieldID, late map[int
 	}
 	values := make([]gpu.Value, entities*len(fields))
 	for i := range n.cards {
-		p := n.look(m, before, i)
 		c := m.state.cards[i]
+		if c.gone {
+			continue
+		}
+		p := n.look(m, before, i)
 		heard, isLate := late[i]
 		if since, ever := n.line.heard(m, i); ever && !isLate {
 			heard = n.start.Add(since)
@@ -152,6 +155,7 @@ func (n *Node) reading(elapsed time.Duration, fields []gpu.FieldID, late map[int
 	if n.scenario.processes {
 		r.Processes = n.processesAt(m)
 	}
+	r.Samples = n.appendLinks(r.Samples, columns, m, at)
 	if slices.Contains(fields, gpu.FieldHealthStatus) {
 		r.Health = n.healthAt(elapsed)
 	}

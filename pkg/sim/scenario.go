@@ -110,6 +110,17 @@ const (
 	doReplicaUnhealthy = "replica_unhealthy"
 	doHang             = "hang"
 	doSlow             = "slow"
+	doGPUGone          = "gpu_gone"
+	doGPUReset         = "gpu_reset"
+	doRecoveryAction   = "recovery_action"
+	doRowRemap         = "row_remap"
+	doRetiredPages     = "retired_pages"
+	doSRAMThreshold    = "sram_threshold"
+	doUnrepairable     = "memory_unrepairable"
+	doNVLinkDown       = "nvlink_down"
+	doSlowdown         = "slowdown"
+	doIncident         = "incident"
+	doReboot           = "reboot"
 )
 
 // eventSpec is one thing that happens to the node.
@@ -126,6 +137,10 @@ type eventSpec struct {
 	delay    time.Duration
 	resource string
 	slots    []slot
+	// word is what the verb takes as one: an action, a state, a reason or a system.
+	word   string
+	result gpu.HealthResult
+	link   int
 }
 
 // Shipped are the names of the scenarios that come with the program, sorted.
@@ -259,8 +274,14 @@ func (e *eventSpec) words() string {
 	if e.gpu >= 0 {
 		w += fmt.Sprintf(" on GPU %d", e.gpu)
 	}
-	if e.do == doXID {
+	if e.code >= 0 {
 		w += fmt.Sprintf(", code %d", e.code)
+	}
+	if e.word != "" {
+		w += ", " + e.word
+	}
+	if e.link >= 0 {
+		w += fmt.Sprintf(", link %d", e.link)
 	}
 	if e.instance != gpu.NoInstance {
 		w += fmt.Sprintf(", GPU instance %d", e.instance)

@@ -31,9 +31,19 @@
 //	                          gpu_back {gpu}, ecc_dbe {gpu, count}, repartition {gpu, layout},
 //	                          kubelet_restart {for}, kubelet_slow {delay, for},
 //	                          plugin_away {for, resource}, replica_unhealthy {gpu, replica, for},
-//	                          hang {gpu, for}, slow {gpu, delay, for}
+//	                          hang {gpu, for}, slow {gpu, delay, for}; of a card's health:
+//	                          gpu_gone {gpu, for}: not even listed any more, gpu_reset {gpu},
+//	                          recovery_action {gpu, action: none | reset | reboot | drain_p2p |
+//	                          drain_and_reset | recover_imex | bus_reset | system_reboot, for},
+//	                          row_remap {gpu, state: pending | failed, for}, retired_pages {gpu, count},
+//	                          sram_threshold {gpu, for}, memory_unrepairable {gpu, for},
+//	                          nvlink_down {gpu, link, for}, incident {gpu, system: MEM, code, result:
+//	                          warn | fail, for}: what DCGM's checks find,
+//	                          slowdown {gpu, reason: thermal | software_thermal | power, for},
+//	                          reboot {for}: of the machine, with another boot id
 //
-// Times count from the beginning of a round; delays alone pass in real time. At the
+// A reset, which gpu_back and reboot are too, clears what the driver knows only until then: the last
+// XID, the recovery action, and what waited for it. Times count from the beginning of a round; delays alone pass in real time. At the
 // end of a round everything is as it was at the beginning, but counters go on, and
 // so do the pods that were there all along.
 //
@@ -93,6 +103,10 @@ type Node struct {
 	told int64
 	// answered is when each card last answered a reading.
 	answered []time.Time
+	// alarm is there once somebody asked for it, with the bell that rings at the next event.
+	alarm  chan struct{}
+	bell   *time.Timer
+	closed bool
 }
 
 // card is what never changes about a GPU.

@@ -81,6 +81,7 @@ func play(s *Scenario, seed uint64, uuids []string) *timeline {
 	}
 	l := &timeline{states: g.states, loop: s.Loop, placements: g.order}
 	l.happenings, l.perRound = happenings(s, uuids)
+	l.boots = boots(s)
 	if s.Loop > 0 {
 		last := g.states[len(g.states)-1]
 		for _, c := range last.cards {
@@ -118,7 +119,7 @@ func (g *stage) actions() []action {
 		add(e.at, 1, begin)
 		if end != nil && e.last > 0 {
 			lag := time.Duration(0)
-			if e.do == doKubeletRestart {
+			if e.do == doKubeletRestart || e.do == doReboot {
 				lag = pluginLag
 				add(e.at+e.last, 1, func() { g.down--; g.changed = true })
 			}
@@ -167,10 +168,8 @@ func (g *stage) effect(e *eventSpec) (begin, end func()) {
 	node := func(change func()) func() {
 		return func() { change(); g.changed = true }
 	}
-	back := card(func(c *cardState) {
-		// A card comes back through a reset, which clears what the driver remembers.
-		c.lost, c.xid, c.touched, c.volatileDBE, c.reset = false, 0, true, 0, true
-	})
+	// A card comes back through a reset.
+	back := card((*cardState).restart)
 	switch e.do {
 	case doXID:
 		if e.instance != gpu.NoInstance {
@@ -184,8 +183,12 @@ func (g *stage) effect(e *eventSpec) (begin, end func()) {
 		}), nil
 	case doGPULost:
 		return card(func(c *cardState) { c.lost, c.xid, c.touched = true, xidOffTheBus, true }), back
-	case doGPUBack:
+	case doGPUGone:
+		return card(func(c *cardState) { c.lost, c.gone = true, true }), back
+	case doGPUBack, doGPUReset:
 		return back, nil
+	case doReboot:
+		return node(g.reboot), node(func() { g.away[""]-- })
 	case doHang:
 		return card(func(c *cardState) { c.hang++ }), card(func(c *cardState) { c.hang-- })
 	case doSlow:
@@ -198,9 +201,29 @@ func (g *stage) effect(e *eventSpec) (begin, end func()) {
 		return node(func() { g.lag = g.delay(e) }), node(func() { g.lag = g.hasten(e) })
 	case doPluginAway:
 		return node(func() { g.away[e.resource]++ }), node(func() { g.away[e.resource]-- })
-	default:
+	case doReplicaUnhealthy:
 		return node(func() { g.sicken(e, 1) }), node(func() { g.sicken(e, -1) })
+	default:
+		return card(func(c *cardState) { c.defects = c.defects.with(e, true) }), card(func(c *cardState) { c.defects = c.defects.with(e, false) })
 	}
+}
+
+// restart is a reset of a card, which clears what the driver remembers only until then.
+func (c *cardState) restart() {
+	c.lost, c.gone, c.xid, c.touched, c.volatileDBE, c.reset = false, false, 0, true, 0, true
+	c.defects = c.defects.afterReset()
+}
+
+// reboot restarts every card with the machine. Those that were not there when the story began
+// are not there again.
+func (g *stage) reboot() {
+	for i := range g.cards {
+		g.cards[i].restart()
+		g.cards[i].lost = g.s.cards[i].lost
+		g.dirty[i] = true
+	}
+	g.down++
+	g.away[""]++
 }
 
 // delay and hasten begin and end what makes a card, or the kubelet where the event
@@ -286,7 +309,7 @@ func (g *stage) record() {
 				next.heard = last.cards[i].heard
 			}
 			next.draw, next.pcie, next.up = last.cards[i].areasAt(next.since)
-			if last.cards[i].lost != next.lost {
+			if last.cards[i].lost != next.lost || last.cards[i].gone != next.gone {
 				g.devices = nil
 			}
 		}

@@ -25,6 +25,8 @@ type timeline struct {
 	// happenings are what the driver tells of in a round, perRound how many events that is.
 	happenings []happening
 	perRound   int64
+	// boots are the times in a round at which the node is restarted.
+	boots []time.Duration
 }
 
 // nodeState is the node between two changes. Immutable.
@@ -46,7 +48,8 @@ type nodeState struct {
 // cardState is one card between two changes of it. Immutable.
 type cardState struct {
 	since float64
-	lost  bool
+	// lost: the driver cannot reach it. A card that is gone is lost too, and not listed.
+	lost, gone bool
 	// hang counts the events that keep the driver from answering.
 	hang int
 	// heard is the time in the round at which a card that is silent fell so, -1 where it was
@@ -63,6 +66,7 @@ type cardState struct {
 	// back; reset says that it did so in this round.
 	dbe, volatileDBE int
 	reset            bool
+	defects          defects
 	// Areas since the round's beginning, up to since: of power drawn above idle and
 	// of PCIe traffic (in units of the card's full), and the time the card was there.
 	draw, pcie, up float64

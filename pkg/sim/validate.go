@@ -30,6 +30,17 @@ func eventVerbs() []verb {
 		{doReplicaUnhealthy, []string{"gpu"}, []string{"replica", "for"}},
 		{doHang, []string{"gpu", "for"}, nil},
 		{doSlow, []string{"gpu", "delay", "for"}, nil},
+		{doGPUGone, []string{"gpu"}, []string{"for"}},
+		{doGPUReset, []string{"gpu"}, nil},
+		{doRecoveryAction, []string{"gpu", "action"}, []string{"for"}},
+		{doRowRemap, []string{"gpu", "state"}, []string{"for"}},
+		{doRetiredPages, []string{"gpu"}, []string{"count"}},
+		{doSRAMThreshold, []string{"gpu"}, []string{"for"}},
+		{doUnrepairable, []string{"gpu"}, []string{"for"}},
+		{doNVLinkDown, []string{"gpu", "link"}, []string{"for"}},
+		{doSlowdown, []string{"gpu", "reason"}, []string{"for"}},
+		{doIncident, []string{"gpu", "system", "code"}, []string{"result", "for"}},
+		{doReboot, []string{"for"}, nil},
 	}
 }
 

@@ -5,6 +5,7 @@ package gputest
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
 )
@@ -126,4 +127,47 @@ func failedReadLosesNoEvent(s *subject) {
 		s.returns(over, "a reading whose context is over")
 	}
 	s.told(xid{c.UUID, gpu.NoInstance, 43})
+}
+
+// xidRaisesTheAlarm: somebody who reads rarely hears at once that there is an XID, and has it in the
+// next reading, once. While there is no news there is no alarm.
+func xidRaisesTheAlarm(s *subject) {
+	s.needs(s.XID != nil && s.Alarms != nil, "raise an alarm")
+	r := s.settled()
+	one, _ := cardAt(r, 1)
+	var want []xid
+	for _, code := range []int{79, 79, 48} {
+		s.XID(1, gpu.NoInstance, code)
+		want = append(want, xid{one.UUID, gpu.NoInstance, code})
+		select {
+		case <-s.Alarms:
+		case <-time.After(s.Patience):
+			s.Fatalf("no alarm within %v of XID %d", s.Patience, code)
+		}
+		s.read(counters())
+		if got := s.heardXIDs(); fmt.Sprint(got) != fmt.Sprint(want) {
+			s.Errorf("the reading after the alarm has told %+v, want %+v", got, want)
+		}
+	}
+	s.quiet()
+	s.told(want...)
+}
+
+// quiet sees that nothing raises an alarm any more. What was under way at the last reading may have
+// raised one that it knew already.
+func (s *subject) quiet() {
+	s.Helper()
+	const looks = 1100 * time.Millisecond
+	time.Sleep(looks)
+	select {
+	case <-s.Alarms:
+	default:
+	}
+	s.read(counters())
+	time.Sleep(looks)
+	select {
+	case <-s.Alarms:
+		s.Error("an alarm for nothing")
+	default:
+	}
 }

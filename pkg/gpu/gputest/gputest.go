@@ -31,6 +31,9 @@ type Machine struct {
 	// Read is the source's. Required.
 	Read func(ctx context.Context, fields []gpu.FieldID) (gpu.Reading, error)
 
+	// Alarms is the source's channel of alarms; nil for a source that raises none.
+	Alarms <-chan struct{}
+
 	// Interval is the pause between readings, 20 ms if zero; Patience is how long an act
 	// may take to show in the readings, 20 s if zero; Timeout is how long a reading may take
 	// at most, 1 s if zero.
@@ -87,6 +90,7 @@ func Run(t *testing.T, start Start) {
 		{"EveryXIDIsToldOnce", everyXIDIsToldOnce},
 		{"AnXIDOfAnInstanceNamesIt", xidOfAnInstanceNamesIt},
 		{"AFailedReadLosesNoEvent", failedReadLosesNoEvent},
+		{"AnXIDRaisesTheAlarm", xidRaisesTheAlarm},
 		{"ABrokenConnectionIsAnError", brokenConnectionIsAnError},
 		{"AReadingNeverChanges", readingNeverChanges},
 		{"TheSelectionChoosesSamples", selectionChoosesSamples},

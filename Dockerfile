@@ -27,13 +27,14 @@ LABEL org.opencontainers.image.title="gpumeter-exporter" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY LICENSE /licenses/LICENSE
-COPY --from=build /src/bin/gpumeter-exporter /src/bin/gpumeter /usr/bin/
+COPY --from=build /src/bin/gpumeter-exporter /src/bin/gpumeter-device-plugin /src/bin/gpumeter /usr/bin/
 # Where dcgm-exporter has its counter files, so that its manifests go on working.
 COPY etc/*.csv /etc/dcgm-exporter/
 # The image runs as a user without rights (65532). The kubelet's PodResources
 # socket, /var/lib/kubelet/pod-resources/kubelet.sock, is open to root only: a
 # DaemonSet that maps GPUs to pods sets runAsUser: 0, one that only reads GPUs
-# need not.
+# need not. The device plugin, /usr/bin/gpumeter-device-plugin, registers with the
+# kubelet and needs root too.
 USER 65532:65532
 EXPOSE 9400
 ENTRYPOINT ["/usr/bin/gpumeter-exporter"]

@@ -31,6 +31,7 @@ COUNT    ?= 1
 FUZZTIME ?= 30s
 ADDRESS  ?= 127.0.0.1:9400
 ARGS     ?=
+KUBELETS ?=
 
 # Test tools too heavy for go.mod live in modules of their own.
 TEST_MODULES := $(patsubst %/go.mod,%,$(wildcard tests/*/go.mod))
@@ -133,9 +134,8 @@ demo: ## serve a pretend node on ADDRESS=127.0.0.1:9400, further flags in ARGS
 	$(GO) run ./cmd/gpumeter demo --address $(ADDRESS) $(ARGS)
 
 .PHONY: e2e
-e2e: ## run the end-to-end tests, never from the cache
-	$(GO) test -race -count=1 ./tests/...
-	@for dir in $(TEST_MODULES); do (cd $$dir && $(GO) test -count=1 ./...) || exit 1; done
+e2e: build ## run a real Kubernetes node over pretend GPUs under each kubelet, or KUBELETS=1.36,1.37
+	GPUMETER_E2E_KUBELETS=$(KUBELETS) tests/e2e/run.sh bin bin/e2e
 
 .PHONY: image
 image: ## build the container image IMAGE with docker, podman or buildah

@@ -49,9 +49,15 @@ func (r *recorded) GetAllocatableResources(context.Context, *podresources.Alloca
 // say changes the answers to those in the files; an empty name is an empty answer.
 func (r *recorded) say(t *testing.T, list, allocatable string) {
 	t.Helper()
+	r.sayFrom(t, "kubelet-1.37.2", list, allocatable)
+}
+
+// sayFrom is say with files of a folder, which has the kubelet's version in its name.
+func (r *recorded) sayFrom(t *testing.T, folder, list, allocatable string) {
+	t.Helper()
 	l, a := &podresources.ListPodResourcesResponse{}, &podresources.AllocatableResourcesResponse{}
 	for file, m := range map[string]proto.Message{list: l, allocatable: a} {
-		data, err := os.ReadFile(filepath.Join("testdata", "kubelet-1.37.2", file))
+		data, err := os.ReadFile(filepath.Join("testdata", folder, file))
 		if err != nil {
 			t.Fatal(err)
 		}

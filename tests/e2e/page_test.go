@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// page is what a /metrics said.
+type page map[string]*dto.MetricFamily
+
+func scrape(url string) (page, error) {
+	text, err := fetch(url)
+	if err != nil {
+		return nil, err
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return parser.TextToMetricFamilies(bytes.NewReader(text))
+}
+
+func labels(m *dto.Metric) map[string]string {
+	out := map[string]string{}
+	for _, l := range m.GetLabel() {
+		out[l.GetName()] = l.GetValue()
+	}
+	return out
+}
+
+func value(m *dto.Metric) float64 {
+	return m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetUntyped().GetValue()
+}
+
+// sum adds up the samples of a family that have these labels.
+func (p page) sum(family string, want map[string]string) float64 {
+	total := 0.0
+	for _, m := range p[family].GetMetric() {
+		l, match := labels(m), true
+		for name, v := range want {
+			match = match && l[name] == v
+		}
+		if match {
+			total += value(m)
+		}
+	}
+	return total
+}
+
+// shares are the parts of cards that a pod holds.
+func (p page) shares(pod string) map[string]float64 {
+	out := map[string]float64{}
+	for _, family := range []string{"gpumeter_allocation_share", "gpumeter_uncharged_share"} {
+		for _, m := range p[family].GetMetric() {
+			if l := labels(m); l["pod"] == pod {
+				out[l["UUID"]] += value(m)
+			}
+		}
+	}
+	return out
+}
+
+// sumsWatch scrapes the exporter all the time and adds up every card.
+type sumsWatch struct {
+	mu sync.Mutex
+	// scrapes are pages, silent is how often there was none.
+	scrapes, silent int
+	worst           float64
+	broken          []string
+}
+
+// watchSums goes on until the test ends, and then says what it saw. A card that does not add
+// up fails the test.
+func watchSums(t *testing.T) *sumsWatch {
+	t.Helper()
+	const pause = 100 * time.Millisecond
+	w := &sumsWatch{}
+	done := make(chan struct{})
+	ctx := t.Context()
+	go func() {
+		defer close(done)
+		for ticker := time.NewTicker(pause); ; {
+			select {
+			case <-ctx.Done():
+				ticker.Stop()
+				return
+			case <-ticker.C:
+				w.look(scrape(exporterPage))
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		<-done
+		w.say(t)
+	})
+	return w
+}
+
+// tolerance is what sums of floats may be off.
+const tolerance = 1e-9
+
+func (w *sumsWatch) look(p page, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		w.silent++
+		return
+	}
+	w.scrapes++
+	sums := map[string]float64{}
+	for _, family := range []string{"gpumeter_allocation_share", "gpumeter_unallocated_share"} {
+		for _, m := range p[family].GetMetric() {
+			sums[labels(m)["UUID"]] += value(m)
+		}
+	}
+	if len(sums) != cards {
+		w.broken = append(w.broken, fmt.Sprintf("%s: shares of %d cards", time.Now().Format("15:04:05.000"), len(sums)))
+	}
+	for card, total := range sums {
+		off := math.Abs(total - 1)
+		w.worst = max(w.worst, off)
+		if !(off <= tolerance) {
+			w.broken = append(w.broken, fmt.Sprintf("%s: the parts of %s add up to %v", time.Now().Format("15:04:05.000"), card, total))
+		}
+	}
+}
+
+func (w *sumsWatch) say(t *testing.T) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t.Logf("conservation: %d scrapes of %d cards, off by %.3g at worst; %d without an answer", w.scrapes, cards, w.worst, w.silent)
+	if w.scrapes == 0 {
+		t.Error("the exporter was never scraped")
+	}
+	const shown = 10
+	for i, text := range w.broken {
+		if i == shown {
+			t.Errorf("and %d more", len(w.broken)-shown)
+			break
+		}
+		t.Error(text)
+	}
+}

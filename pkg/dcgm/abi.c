@@ -126,6 +126,14 @@ VERSION(nvlink_p2p_status, VERSION_NVLINK_P2P_STATUS, 1);
 AT(nvlink_p2p_status, gpu_count, 4);
 AT(nvlink_p2p_status, gpus, 8);
 
+SIZE(gpu_path, 12);
+AT(gpu_path, gpu, 0);
+AT(gpu_path, links, 8);
+SIZE(device_topology, 448);
+VERSION(device_topology, VERSION_DEVICE_TOPOLOGY, 1);
+AT(device_topology, count, 72);
+AT(device_topology, paths, 76);
+
 SIZE(metric_group, 136);
 AT(metric_group, major, 0);
 AT(metric_group, minor, 2);

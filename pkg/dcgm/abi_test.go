@@ -30,6 +30,7 @@ func TestVersionWordsAreTheSizeAndNumberOfDCGMsStructs(t *testing.T) {
 		"CPU_HIERARCHY":            {1160, 1},
 		"NVLINK_STATUS":            {14780, 4},
 		"NVLINK_P2P_STATUS":        {4232, 1},
+		"DEVICE_TOPOLOGY":          {448, 1},
 		"PROF_METRIC_GROUPS":       {1376, 3},
 		"HEALTH_SET_PARAMS":        {40, 2},
 		"HEALTH_RESPONSE":          {1069068, 5},

@@ -28,8 +28,8 @@ func (t trouble) of(id gpu.UUID) gpu.Trouble {
 	return gpu.Trouble{GPU: id, Reason: t.reason, Text: t.text}
 }
 
-// builder fills a reading's samples. All their values are in one slice, which is never written
-// to again.
+// builder fills a reading's samples. The values of cards and their instances are in one slice, which
+// is never written to again; those of the rest are the same as long as nothing changes.
 type builder struct {
 	*gpu.Reading
 	cols   *columns
@@ -47,15 +47,18 @@ type mark struct {
 }
 
 func (s *Source) builder(r *gpu.Reading, ss *session) *builder {
-	n := 0
+	ofCards, all := 0, 0
 	for _, c := range s.cards {
-		n += len(c.devices)
+		ofCards += len(c.devices)
 	}
 	for _, f := range s.shelves() {
-		n += len(f.spots)
+		if len(s.cols.ids(f.scopes...)) > 0 {
+			all += len(f.spots)
+		}
 	}
-	r.Samples = make([]gpu.Sample, 0, n)
-	return &builder{Reading: r, cols: s.cols, gpus: s.settings.gpus, named: s.named, marks: s.marks, node: s.nodeValues(ss), values: make([]gpu.Value, 0, n*len(s.cols.fields))}
+	all += ofCards
+	r.Samples = make([]gpu.Sample, 0, all)
+	return &builder{Reading: r, cols: s.cols, gpus: s.settings.gpus, named: s.named, marks: s.marks, node: s.nodeValues(ss), values: make([]gpu.Value, 0, ofCards*len(s.cols.fields))}
 }
 
 // nodeValues are what the node has as this reading's GPUs say it, or else those of a reading
@@ -134,7 +137,9 @@ func (b *builder) addShelf(f *shelfState) {
 		for _, t := range f.answer.troubles {
 			b.Troubles = append(b.Troubles, t.of(""))
 		}
-		b.addRows(f.answer.rows)
+		for i, s := range f.answer.rows.spots {
+			b.add(s, f.answer.rows.newest[i], f.answer.rows.unchanging(i))
+		}
 		return
 	}
 	b.Troubles = append(b.Troubles, gpu.Trouble{Reason: gpu.ReasonTimeout, Text: fmt.Sprintf(
@@ -144,7 +149,9 @@ func (b *builder) addShelf(f *shelfState) {
 
 func (b *builder) addRows(rows *rows) {
 	for i, s := range rows.spots {
-		b.add(s, rows.newest[i], rows.row(i))
+		first := len(b.values)
+		b.values = append(b.values, rows.row(i)...)
+		b.add(s, rows.newest[i], b.values[first:len(b.values):len(b.values)])
 	}
 }
 
@@ -155,7 +162,8 @@ func (b *builder) addAbsent(spots []spot, why gpu.Reason) {
 	}
 }
 
-// add adds an entity whose newest value is of ts, which is 0 where it gave none.
+// add adds an entity whose newest value is of ts, which is 0 where it gave none. The row is the
+// reading's from now on.
 func (b *builder) add(s spot, ts int64, row []gpu.Value) {
 	e := s.Entity
 	if e.Kind == gpu.KindLink {
@@ -165,9 +173,7 @@ func (b *builder) add(s spot, ts int64, row []gpu.Value) {
 			}
 		}
 	}
-	first := len(b.values)
-	b.values = append(b.values, row...)
-	b.Samples = append(b.Samples, gpu.Sample{Entity: e, Time: b.mark(e, ts), Values: b.values[first:len(b.values):len(b.values)]})
+	b.Samples = append(b.Samples, gpu.Sample{Entity: e, Time: b.mark(e, ts), Values: row})
 }
 
 // mark is when an entity's values are of. Where it gave none, it is when it last did, and a

@@ -22,12 +22,15 @@ func defaultCounters() []gpu.FieldID {
 // BenchmarkRead is one reading of the default counters, in steady state, against a library that
 // takes next to no time: what is measured is this side of DCGM, and the calls themselves.
 func BenchmarkRead(b *testing.B) {
+	const linkState = 1508
 	for _, node := range []struct {
 		name     string
 		scenario []string
+		also     []gpu.FieldID
 	}{
-		{"8GPUs", []string{"gpus 8 h100", "clock frozen"}},
-		{"8GPUsDividedInto56", append([]string{"gpus 8 h100", "clock frozen"}, divided(8)...)},
+		{"8GPUs", []string{"gpus 8 h100", "clock frozen"}, nil},
+		{"8GPUsDividedInto56", append([]string{"gpus 8 h100", "clock frozen"}, divided(8)...), nil},
+		{"8GPUsWith144Links", []string{"gpus 8 h100", "clock frozen"}, []gpu.FieldID{linkState}},
 	} {
 		b.Run(node.name, func(b *testing.B) {
 			sim := pretend(b, node.scenario...)
@@ -36,7 +39,7 @@ func BenchmarkRead(b *testing.B) {
 				b.Fatal(errors.Join(err, sim.Err()))
 			}
 			defer s.Close()
-			fields := defaultCounters()
+			fields := append(defaultCounters(), node.also...)
 			ctx := context.Background()
 			for range 3 {
 				if _, err := s.Read(ctx, fields); err != nil {

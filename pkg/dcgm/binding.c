@@ -207,6 +207,12 @@ int32_t call_peers(const struct library *l, uint64_t handle, struct nvlink_p2p_s
 	return l->peers != NULL ? l->peers(handle, peers) : SYMBOL_MISSING;
 }
 
+int32_t call_topology(const struct library *l, uint64_t handle, uint32_t gpu, struct device_topology *topology)
+{
+	topology->version = VERSION_DEVICE_TOPOLOGY;
+	return l->topology != NULL ? l->topology(handle, gpu, topology) : SYMBOL_MISSING;
+}
+
 int32_t call_create_group(const struct library *l, uint64_t handle, const char *name, uint64_t *group)
 {
 	return l->create_group(handle, GROUP_EMPTY, name, group);

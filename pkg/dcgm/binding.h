@@ -24,6 +24,7 @@ enum {
 	VERSION_CPU_HIERARCHY = 0x01000488,
 	VERSION_NVLINK_STATUS = 0x040039bc,
 	VERSION_NVLINK_P2P_STATUS = 0x01001088,
+	VERSION_DEVICE_TOPOLOGY = 0x010001c0,
 	VERSION_PROF_METRIC_GROUPS = 0x03000560,
 	VERSION_HEALTH_SET_PARAMS = 0x02000028,
 	VERSION_HEALTH_RESPONSE = 0x0510500c,
@@ -193,6 +194,19 @@ struct nvlink_p2p_status {
 	struct gpu_peers gpus[32];
 };
 
+struct gpu_path {
+	uint32_t gpu;
+	int32_t path;
+	uint32_t links;
+};
+
+struct device_topology {
+	uint32_t version;
+	uint64_t affinity[8];
+	uint32_t count;
+	struct gpu_path paths[31];
+};
+
 struct metric_group {
 	uint16_t major;
 	uint16_t minor;
@@ -271,6 +285,7 @@ struct library {
 	int32_t (*cpus)(uint64_t, struct cpu_hierarchy *);
 	int32_t (*links)(uint64_t, struct nvlink_status *);
 	int32_t (*peers)(uint64_t, struct nvlink_p2p_status *); // optional
+	int32_t (*topology)(uint64_t, uint32_t, struct device_topology *); // optional
 	int32_t (*create_group)(uint64_t, int32_t, const char *, uint64_t *);
 	int32_t (*destroy_group)(uint64_t, uint64_t);
 	int32_t (*add_entity)(uint64_t, uint64_t, int32_t, uint32_t);
@@ -349,6 +364,7 @@ struct mig_hierarchy *call_hierarchy(const struct library *, uint64_t handle, in
 int32_t call_cpus(const struct library *, uint64_t handle, struct cpu_hierarchy *);
 int32_t call_links(const struct library *, uint64_t handle, struct nvlink_status *);
 int32_t call_peers(const struct library *, uint64_t handle, struct nvlink_p2p_status *);
+int32_t call_topology(const struct library *, uint64_t handle, uint32_t gpu, struct device_topology *);
 int32_t call_create_group(const struct library *, uint64_t handle, const char *name, uint64_t *group);
 int32_t call_destroy_group(const struct library *, uint64_t handle, uint64_t group);
 int32_t call_add_entity(const struct library *, uint64_t handle, uint64_t group, int32_t entity_group, uint32_t entity);

@@ -133,3 +133,36 @@ func (h *handle) peers() ([]peer, error) {
 	}
 	return peers, nil
 }
+
+// directLinks are how many NVLinks lead from a GPU to each other one that has some.
+func (h *handle) directLinks(from uint32) (map[uint32]int, error) {
+	// Version 1, which all engines take; it has room for 32 links of a GPU.
+	raw := new(C.struct_device_topology)
+	err := h.do("dcgmGetDeviceTopology", "", func(l *C.struct_library, id C.uint64_t) C.int32_t {
+		return C.call_topology(l, id, C.uint32_t(from), raw)
+	})
+	if err != nil {
+		return nil, err
+	}
+	links := make(map[uint32]int)
+	for _, p := range first(raw.paths[:], raw.count) {
+		if n := bits.OnesCount32(uint32(p.links)); n > 0 {
+			links[uint32(p.gpu)] = n
+		}
+	}
+	return links, nil
+}
+
+// allDirectLinks are the links between all the GPUs, by pair, and why some are not told, if any.
+func (h *handle) allDirectLinks(gpus []uint32) (map[[2]uint32]int, error) {
+	all := make(map[[2]uint32]int)
+	var errs error
+	for _, from := range gpus {
+		links, err := h.directLinks(from)
+		errs = both(errs, err)
+		for to, n := range links {
+			all[[2]uint32{from, to}] = n
+		}
+	}
+	return all, errs
+}

@@ -54,8 +54,10 @@ type card struct {
 	formers map[entity]former
 
 	xids xids
-	rows rows
-	seen seen
+	// levels are what the readings had last of what may withdraw the card.
+	levels map[gpu.FieldID]int64
+	rows   rows
+	seen   seen
 }
 
 // cardJob is one reading of a GPU.
@@ -67,6 +69,8 @@ type cardJob struct {
 	listed, supported bool
 	// crowded says that the GPU can have one group only.
 	crowded bool
+	// listen says that this is no reading, but a look whether there is something that was not told.
+	listen bool
 }
 
 // cardAnswer is what a reading of a GPU got. The rows are the worker's from the next job on.
@@ -80,6 +84,8 @@ type cardAnswer struct {
 	// unsampled says that the engine has not yet sampled what was newly watched.
 	unsampled bool
 	troubles  []trouble
+	// listened says that this answers no reading, news that there is something that was not told.
+	listened, news bool
 }
 
 // trouble is a gpu.Trouble of the answer's GPU.
@@ -104,6 +110,9 @@ func troubleOf(err error) trouble {
 
 // read does one job.
 func (c *card) read(job cardJob) cardAnswer {
+	if job.listen {
+		return cardAnswer{listened: true, news: c.listen(job.ss)}
+	}
 	if job.ss != c.ss {
 		c.enter(job.ss)
 	}
@@ -156,7 +165,7 @@ func (c *card) enter(ss *session) {
 // since it may come back.
 func (c *card) leave() {
 	c.closeSets()
-	c.told, c.devices, c.lost = description{}, nil, nil
+	c.told, c.devices, c.lost, c.levels = description{}, nil, nil, nil
 	c.seen, c.formers = seen{}, nil
 }
 

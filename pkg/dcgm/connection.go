@@ -325,6 +325,16 @@ func (c *connection) current(ctx context.Context) (*session, error) {
 	}
 }
 
+// present is the session that there is now, nil for none, without waiting for one.
+func (c *connection) present() *session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session == nil || c.session.over() || isClosed(c.left) {
+		return nil
+	}
+	return c.session
+}
+
 // outage is why there is no session.
 func (c *connection) outage() error {
 	c.mu.Lock()

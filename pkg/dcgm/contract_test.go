@@ -37,7 +37,7 @@ func contractMachine(version, endpoint string) gputest.Start {
 			}
 		})
 		machine := gputest.Machine{
-			Read: m.Read, Interval: interval, Unsupported: 191,
+			Read: m.Read, Alarms: m.Alarms(), Interval: interval, Unsupported: 191,
 			Health: true, Peers: !older(version, "4.3.1"),
 			XID: func(index, instance, code int) {
 				at := ""

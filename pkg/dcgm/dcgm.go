@@ -21,6 +21,13 @@
 // samples, but XIDs for an hour. Each reading asks each group once, with one field group for
 // all fields.
 //
+// # Alarms
+//
+// Between readings each GPU is asked once a second, in one call, for its last XID and for the levels of
+// health that may withdraw it, and the engine for the GPUs that can be used: it knows all of that without
+// the driver. What was not told raises the alarm; the next reading tells it. The recovery action is
+// sampled each 2 s at least for that, other levels of health each 10 s.
+//
 // # When the engine goes
 //
 // An engine that is gone is looked for again, after one second, then less and less often up
@@ -118,8 +125,10 @@ type Source struct {
 	cancel context.CancelFunc
 	// disconnect ends the connection, which outlives the last reading.
 	disconnect context.CancelFunc
-	// turn has room for one: the reading under way, whose is all that follows.
+	// turn has room for one: the reading or the look for news under way, whose is all that follows.
 	turn chan struct{}
+	// alarm has room for one.
+	alarm chan struct{}
 
 	cols  *columns
 	clerk *worker[clerkJob, clerkAnswer]
@@ -179,6 +188,7 @@ func Open(cfg Config) (*Source, error) {
 		},
 		connection: newConnection(l, version, &cfg, severity),
 		turn:       make(chan struct{}, 1),
+		alarm:      make(chan struct{}, 1),
 		marks:      map[gpu.Entity]mark{},
 		node:       map[gpu.FieldID]gpu.Value{},
 	}
@@ -206,6 +216,7 @@ func Open(cfg Config) (*Source, error) {
 	var keep context.Context
 	keep, s.disconnect = context.WithCancel(context.Background())
 	go s.connection.run(keep)
+	go s.listen()
 	return s, nil
 }
 
@@ -227,6 +238,12 @@ func (s *Source) Kinds() []string {
 		kindConnection, kindReleased, gpu.ReasonStale.String(), gpu.ReasonNotFound.String(),
 		gpu.ReasonNotSupported.String(), gpu.ReasonNotPermitted.String(),
 	}
+}
+
+// Supports reports whether this libdcgm has what a field needs beside samples: the ways between GPUs take a
+// call that older ones lack. What the samples of other fields have only readings tell.
+func (s *Source) Supports(id gpu.FieldID) bool {
+	return id != gpu.FieldP2PStatus || s.library.tellsPeers()
 }
 
 // Origin is where readings come from. What is not known yet is empty.

@@ -181,7 +181,12 @@ type peersDesk struct {
 	asked time.Time
 	gpus  []uint32
 	ways  []peer
-	err   error
+	// direct are the links by pair, of the session and the GPUs that they were counted of. They
+	// hardly ever change, and the engine asks the driver for them.
+	direct map[[2]uint32]int
+	linked *session
+	of     []uint32
+	err    error
 }
 
 // due reports whether the ways should be asked for, and notes that they are.
@@ -194,9 +199,17 @@ func (d *peersDesk) due(s *survey, pause time.Duration) bool {
 }
 
 func (d *peersDesk) heard(a clerkAnswer) {
-	if d.err = a.err; a.err == nil {
+	if d.err = a.err; a.ways != nil {
 		d.ways = a.ways
 	}
+	if a.err == nil && a.links {
+		d.direct, d.linked, d.of = a.direct, a.ss, a.before.supported
+	}
+}
+
+// unlinked reports whether the links of these GPUs have not been counted.
+func (d *peersDesk) unlinked(s *survey) bool {
+	return d.linked != s.ss || !slices.Equal(d.of, s.supported)
 }
 
 // peers are the ways between GPUs that are known by name.
@@ -211,7 +224,7 @@ func (d *peersDesk) peers(cards map[uint32]gpu.UUID) []gpu.Peer {
 		if status < gpu.PeerOK || status > gpu.PeerUnknown {
 			status = gpu.PeerUnknown
 		}
-		out = append(out, gpu.Peer{From: from, To: to, Status: status})
+		out = append(out, gpu.Peer{From: from, To: to, Status: status, NVLinks: d.direct[[2]uint32{w.from, w.to}]})
 	}
 	return out
 }

@@ -17,6 +17,19 @@ const (
 	fieldFBTotal      gpu.FieldID = 250
 )
 
+// Fields that say of a GPU's health what may withdraw it, or follows from that.
+const (
+	fieldDoubleBit      gpu.FieldID = 311
+	fieldSRAMThreshold  gpu.FieldID = 346
+	fieldRetiredSingle  gpu.FieldID = 390
+	fieldRetiredDouble  gpu.FieldID = 391
+	fieldRetiredPending gpu.FieldID = 392
+	fieldRemapFailed    gpu.FieldID = 395
+	fieldRemapPending   gpu.FieldID = 396
+	fieldUnrepairable   gpu.FieldID = 1507
+	fieldRecoveryAction gpu.FieldID = 1523
+)
+
 // kindOfWatch is why a field is watched. DCGM has one watch per entity and field of a client,
 // and a second one replaces its period and what it keeps: so a field has one kind.
 type kindOfWatch int
@@ -35,13 +48,40 @@ const (
 	// watchBind: GPUs being bound or unbound, apart, because DCGM refuses to end watches of
 	// fields of the node.
 	watchBind
+	// watchLevels: what is asked for and says how healthy a GPU is, which must not be old.
+	watchLevels
+	// watchAction: what the driver wants done with a GPU, for the look between readings.
+	watchAction
 
 	kindsOfWatch
 )
 
 // String is the kind in messages.
 func (k kindOfWatch) String() string {
-	return [...]string{"the fields", "the profiling fields", "UUID and MIG mode", "name, minor number and memory", "XIDs", "bind events"}[k]
+	return [...]string{"the fields", "the profiling fields", "UUID and MIG mode", "name, minor number and memory", "XIDs", "bind events", "the levels of health", "the recovery action"}[k]
+}
+
+// askedWatch is how a field is watched that is asked for.
+func askedWatch(id gpu.FieldID) kindOfWatch {
+	switch id {
+	case fieldDoubleBit, fieldSRAMThreshold, fieldRetiredSingle, fieldRetiredDouble, fieldRetiredPending,
+		fieldRemapFailed, fieldRemapPending, fieldUnrepairable:
+		return watchLevels
+	case fieldRecoveryAction:
+		return watchAction
+	default:
+		return watchValues
+	}
+}
+
+// urgent reports whether a field may withdraw its GPU, so that a change need not wait for a reading.
+func urgent(id gpu.FieldID) bool {
+	switch id {
+	case fieldDoubleBit, fieldSRAMThreshold, fieldRemapFailed, fieldUnrepairable, fieldRecoveryAction:
+		return true
+	default:
+		return false
+	}
 }
 
 // ownWatch is how a field is watched for the source itself, if it is.
@@ -83,6 +123,8 @@ type setPlan struct {
 	parted  bool
 	watches [kindsOfWatch][]gpu.FieldID
 	read    []gpu.FieldID
+	// listen is what is looked at between readings; only in the first group of a GPU.
+	listen []gpu.FieldID
 }
 
 // same reports whether p is for the same members and fields as another plan.
@@ -92,17 +134,21 @@ func (p *setPlan) same(other setPlan) bool {
 			return false
 		}
 	}
-	return p.name == other.name && slices.Equal(p.members, other.members) && slices.Equal(p.read, other.read)
+	return p.name == other.name && slices.Equal(p.members, other.members) && slices.Equal(p.read, other.read) &&
+		slices.Equal(p.listen, other.listen)
 }
 
 // watchOf is how often a kind of field is sampled and what is kept of it: two samples, because
-// only the last is read, but every XID for an hour.
+// only the last is read, but every XID for an hour. Where readings are far apart, the levels of
+// health are sampled more often than they come.
 func (p *setPlan) watchOf(kind kindOfWatch, interval time.Duration) (period, keep time.Duration, samples int32) {
 	const (
 		rarely = time.Minute
 		events = time.Hour
 		most   = 1000
 		last   = 2
+		levels = 10 * time.Second
+		action = 2 * time.Second
 	)
 	period, samples = interval, last
 	switch kind {
@@ -112,6 +158,10 @@ func (p *setPlan) watchOf(kind kindOfWatch, interval time.Duration) (period, kee
 		}
 	case watchXIDs, watchBind:
 		return interval, events, most
+	case watchLevels:
+		period = min(interval, levels)
+	case watchAction:
+		period = min(interval, action)
 	default:
 	}
 	return period, max(3*period, 10*time.Second), samples
@@ -158,6 +208,7 @@ func (p cardPlan) sets() []setPlan {
 	// The order of the fields must not make them another field group.
 	for _, s := range sets {
 		slices.Sort(s.read)
+		slices.Sort(s.listen)
 		for _, ids := range s.watches {
 			slices.Sort(ids)
 		}
@@ -177,7 +228,7 @@ func (p cardPlan) unsorted() []setPlan {
 		onCard = append(onCard, gpu.ScopeGPUInstance)
 	}
 	if len(p.instances) == 0 {
-		own := setPlan{name: name, members: card}
+		own := setPlan{name: name, members: card, listen: p.listen(onCard)}
 		p.watchOwn(&own)
 		p.watchFields(&own, p.cols.ids(onCard...))
 		return []setPlan{own}
@@ -193,7 +244,7 @@ func (p cardPlan) unsorted() []setPlan {
 			all = append(all, entity{groupComputeInstance, uint32(c.id)})
 		}
 	}
-	own := setPlan{name: name + " and instances", members: all, parted: true}
+	own := setPlan{name: name + " and instances", members: all, parted: true, listen: p.listen(onCard)}
 	p.watchOwn(&own)
 	if p.crowded {
 		if len(chosen) > 0 {
@@ -218,6 +269,12 @@ func (p cardPlan) unsorted() []setPlan {
 	return sets
 }
 
+// listen are the fields to look at between readings: XIDs, and what may withdraw the card, if it is
+// asked for.
+func (p cardPlan) listen(onCard []gpu.Scope) []gpu.FieldID {
+	return append(slices.DeleteFunc(p.cols.ids(onCard...), func(id gpu.FieldID) bool { return !urgent(id) }), gpu.FieldXID)
+}
+
 // watchOwn adds what is watched for the source itself.
 func (p cardPlan) watchOwn(s *setPlan) {
 	s.read = append(s.read, glance(p.bind)...)
@@ -237,7 +294,8 @@ func (p cardPlan) watchFields(s *setPlan, ids []gpu.FieldID) {
 		switch {
 		case own:
 		case !id.Profiling():
-			s.watches[watchValues] = append(s.watches[watchValues], id)
+			kind := askedWatch(id)
+			s.watches[kind] = append(s.watches[kind], id)
 		case p.offered(id):
 			s.watches[watchProfiling] = append(s.watches[watchProfiling], id)
 		default:

@@ -101,6 +101,9 @@ func (l *library) path() string {
 	return soname
 }
 
+// tellsPeers reports whether the library has the call for the ways between GPUs.
+func (l *library) tellsPeers() bool { return l.functions.peers != nil }
+
 // version is the library's own version, such as "4.6.0". It needs no engine.
 func (l *library) version() (string, error) {
 	info := new(C.struct_version_info)

@@ -5,6 +5,7 @@ package dcgm
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -248,6 +249,21 @@ func TestPeersAreListedBothWays(t *testing.T) {
 		if !slices.Contains(peers, p) {
 			t.Errorf("%+v is not among %+v", p, peers)
 		}
+	}
+}
+
+func TestDirectLinksAreCounted(t *testing.T) {
+	m := newMachine(t, "gpus 4 a100", "peer 0 2 0 links 4", "peer 1 3 0 links 12")
+	links, err := m.directLinks(2)
+	if err != nil || !maps.Equal(links, map[uint32]int{0: 4}) {
+		t.Errorf("the links of GPU 2 are %v, %v", links, err)
+	}
+	all, err := m.allDirectLinks([]uint32{0, 1, 2, 7})
+	if want := map[[2]uint32]int{{0, 2}: 4, {2, 0}: 4, {1, 3}: 12}; !maps.Equal(all, want) {
+		t.Errorf("all links are %v, want %v", all, want)
+	}
+	if returned(err) != -1 {
+		t.Errorf("a GPU that is not there: %v", err)
 	}
 }
 

@@ -36,6 +36,7 @@ static const struct symbol symbols[] = {
 	REQUIRED("dcgmGetCpuHierarchy", cpus),
 	REQUIRED("dcgmGetNvLinkLinkStatus", links),
 	OPTIONAL("dcgmGetNvLinkP2PStatus", peers),
+	OPTIONAL("dcgmGetDeviceTopology", topology),
 	REQUIRED("dcgmGroupCreate", create_group),
 	REQUIRED("dcgmGroupDestroy", destroy_group),
 	REQUIRED("dcgmGroupAddEntity", add_entity),

@@ -136,6 +136,7 @@ func (c *card) latest(s *set, cols *columns) error {
 			if cols == nil {
 				continue
 			}
+			c.noteLevel(rec)
 			if col, asked := cols.first[rec.field]; asked {
 				c.put(s, cols.scopes[col], col, rec)
 			}

@@ -61,7 +61,7 @@ func (c *card) identify(job cardJob) error {
 	}
 	static := c.told.static
 	if a.uuid != c.told.attributes.uuid {
-		c.devices, c.lost, c.formers, static = nil, nil, nil, nil
+		c.devices, c.lost, c.formers, c.levels, static = nil, nil, nil, nil, nil
 	}
 	c.told = description{id: c.id, attributes: a, instances: job.instances, static: static}
 	c.suspect, c.unfinished, c.tried, c.asked, c.cols = false, true, time.Time{}, false, nil

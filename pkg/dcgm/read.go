@@ -65,7 +65,7 @@ func (s *Source) Read(ctx context.Context, fields []gpu.FieldID) (gpu.Reading, e
 		return gpu.Reading{}, s.why(ctx, ss, err)
 	}
 	s.ask(ss, seen)
-	s.collect(wait)
+	s.collect(wait, seen)
 	s.sample(wait, ss, seen)
 	if ss.over() || isClosed(left) || s.ctx.Err() != nil || errors.Is(ctx.Err(), context.Canceled) {
 		return gpu.Reading{}, s.why(ctx, ss, ctx.Err())
@@ -180,6 +180,12 @@ func (s *Source) hear(c *cardState) {
 }
 
 func (s *Source) absorb(c *cardState, a cardAnswer) {
+	if a.listened {
+		if a.news {
+			s.raise()
+		}
+		return
+	}
 	s.events.add(a.events)
 	c.devices, c.lost = a.devices, a.lost
 	c.told = !a.gone
@@ -189,13 +195,19 @@ func (s *Source) absorb(c *cardState, a cardAnswer) {
 }
 
 // collect waits for the answers of this reading.
-func (s *Source) collect(wait context.Context) {
+func (s *Source) collect(wait context.Context, seen *survey) {
 	for _, c := range s.cards {
-		if !c.worker.busy() {
-			continue
-		}
-		if a, ok := c.worker.take(wait.Done()); ok {
+		for c.worker.busy() {
+			a, ok := c.worker.take(wait.Done())
+			if !ok {
+				break
+			}
 			s.absorb(c, a)
+			if a.listened {
+				// It was slow, and is over: now for the reading.
+				c.worker.begin(s.job(c, seen))
+				continue
+			}
 			c.answer, c.answered = a, true
 		}
 	}
@@ -230,7 +242,7 @@ func (s *Source) sample(wait context.Context, ss *session, seen *survey) {
 			c.worker.begin(s.job(c, seen))
 		}
 	}
-	s.collect(wait)
+	s.collect(wait, seen)
 }
 
 // assemble makes the reading out of the answers; surveyErr is why the inventory is an older one.
@@ -321,11 +333,14 @@ func (s *Source) addPeers(r *gpu.Reading, seen *survey) {
 	}
 	s.hearClerk()
 	r.Peers = s.peers.peers(s.named)
-	if s.peers.err != nil {
+	// A library that cannot tell them is older, and not in trouble.
+	if s.peers.err != nil && !errors.Is(s.peers.err, errMissing) {
 		r.Troubles = append(r.Troubles, troubleOf(fmt.Errorf("asking for the ways between GPUs: %w", s.peers.err)).of(""))
 	}
 	if !s.clerk.busy() && s.peers.due(seen, s.settings.pauses.round) {
-		s.clerk.begin(clerkJob{ss: seen.ss, what: errandPeers})
+		// A GPU that hangs would keep the clerk from everything else.
+		hangs := slices.ContainsFunc(s.cards, func(c *cardState) bool { return c.worker.busy() })
+		s.clerk.begin(clerkJob{ss: seen.ss, what: errandPeers, before: seen, links: !hangs && s.peers.unlinked(seen)})
 	}
 }
 

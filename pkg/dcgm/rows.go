@@ -3,6 +3,7 @@
 package dcgm
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
@@ -35,6 +36,8 @@ type rows struct {
 	now      time.Time
 	patience time.Duration
 	pulses   []pulse
+	// sent is what the last reading was given of each row that unchanging told. Never written to.
+	sent [][]gpu.Value
 }
 
 // pulse is the time of a value in DCGM's measure, and when we first saw it to be that. Times
@@ -54,6 +57,7 @@ func (r *rows) layOut(cols *columns, spots []spot, blank func(spot) []gpu.Value)
 	}
 	r.values = make([]gpu.Value, len(r.blank))
 	r.pulses = make([]pulse, len(r.blank))
+	r.sent = make([][]gpu.Value, len(spots))
 }
 
 // empty takes back what was known, for a reading that begins.
@@ -70,6 +74,15 @@ func (r *rows) row(i int) []gpu.Value {
 	row := r.values[i*n : (i+1)*n]
 	r.cols.repeat(row)
 	return row
+}
+
+// unchanging is row i for a reading: what the reading before had where it is still the same, as that
+// of a link mostly is.
+func (r *rows) unchanging(i int) []gpu.Value {
+	if row := r.row(i); !slices.Equal(row, r.sent[i]) {
+		r.sent[i] = slices.Clone(row)
+	}
+	return r.sent[i]
 }
 
 // put places a value in its entity's row, if it has one and the field is its quantity.

@@ -21,6 +21,8 @@ type set struct {
 	// read are the field groups that readings ask for. They are lists only: what is in them
 	// is watched through the others.
 	read []*fieldList
+	// listen are those that are looked at between readings.
+	listen []*fieldList
 	// fresh says that something is watched which was not before, until somebody takes note.
 	fresh bool
 }
@@ -59,6 +61,14 @@ func (s *set) follow(plan setPlan, interval time.Duration) error {
 		}
 		s.ss.lists.release(s.read)
 		s.read = read
+	}
+	if !slices.Equal(s.plan.listen, plan.listen) {
+		listen, err := s.ss.lists.acquire(plan.listen)
+		if err != nil {
+			return s.ss.fail(fmt.Errorf("listening to %s: %w", plan.name, err))
+		}
+		s.ss.lists.release(s.listen)
+		s.listen = listen
 	}
 	s.plan = plan
 	return nil
@@ -116,6 +126,7 @@ func (s *set) close() {
 		s.ss.lists.release(s.watched[kind])
 	}
 	s.ss.lists.release(s.read)
+	s.ss.lists.release(s.listen)
 	_ = s.ss.destroyGroup(s.id)
 }
 

@@ -164,8 +164,9 @@ func TestCallsOfNewerDCGMAreMissingInOlder(t *testing.T) {
 	h := started(t, strange(t))
 	_, status := h.gpuStatus(0)
 	_, peers := h.peers()
+	_, links := h.directLinks(0)
 	for name, err := range map[string]error{
-		"dcgmGetGpuStatus": status, "dcgmGetNvLinkP2PStatus": peers,
+		"dcgmGetGpuStatus": status, "dcgmGetNvLinkP2PStatus": peers, "dcgmGetDeviceTopology": links,
 		"dcgmAttachDriver": h.attachDriver(), "dcgmDetachDriver": h.detachDriver(),
 	} {
 		if !errors.Is(err, errMissing) || !strings.Contains(err.Error(), name) {

@@ -50,6 +50,8 @@ type clerkJob struct {
 	what errand
 	// before is the session's last survey, or nil.
 	before *survey
+	// links says that errandPeers is to count the links as well.
+	links bool
 }
 
 // errand is what a clerk is sent for.
@@ -63,13 +65,20 @@ const (
 	// errandSample: have the engine sample what is newly watched, as older engines do not do
 	// by themselves. It waits for all GPUs.
 	errandSample
+	// errandRollCall: whether the GPUs that can be used are still the same.
+	errandRollCall
 )
 
 // clerkAnswer has what the job asked for.
 type clerkAnswer struct {
 	clerkJob
 	survey *survey
+	// others says that other GPUs can be used than before.
+	others bool
 	ways   []peer
+	// direct are the links by pair, untold why some are missing.
+	direct map[[2]uint32]int
+	untold error
 	err    error
 }
 
@@ -79,10 +88,16 @@ func look(job clerkJob) clerkAnswer {
 	switch job.what {
 	case errandPeers:
 		a.ways, a.err = job.ss.peers()
+		if a.err == nil && job.links {
+			a.direct, a.untold = job.ss.allDirectLinks(job.before.supported)
+			_ = job.ss.fail(a.untold)
+		}
 	case errandSample:
 		a.err = job.ss.update(true)
 	case errandSurvey:
 		a.survey, a.err = job.ss.survey(job.before)
+	case errandRollCall:
+		a.others, a.err = job.ss.rollCall(job.before)
 	}
 	if a.err != nil {
 		a.err = job.ss.fail(a.err)
@@ -208,7 +223,12 @@ func (s *Source) hearClerk() {
 func (s *Source) filed(a clerkAnswer) {
 	switch {
 	case a.what == errandPeers:
+		if a.untold != nil {
+			s.settings.log.Debug("DCGM does not tell all NVLinks between GPUs", "error", a.untold)
+		}
 		s.peers.heard(a)
+	case a.others && a.before == s.last:
+		s.raise()
 	case a.survey != nil:
 		s.last = a.survey
 	}

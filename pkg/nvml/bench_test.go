@@ -59,6 +59,8 @@ func TestATickAsksAGPUFewTimes(t *testing.T) {
 				read(t, s, defaultCounters()...)
 				time.Sleep(time.Second)
 			}
+			// Apart from what each second costs beside the readings.
+			time.Sleep(idleInterval / 2)
 			m.change(0, func(b *board) { clear(b.calls); m.requests = 0 })
 			read(t, s, defaultCounters()...)
 			m.change(0, func(b *board) {

@@ -27,7 +27,9 @@ type board struct {
 
 	hung chan struct{}
 	slow time.Duration
-	lost bool
+	// lostInEvents: only the events say that it is lost.
+	lostInEvents bool
+	lost         bool
 	// refused is what single functions return.
 	refused map[string]nvml.Return
 	fields  map[uint32]fieldOf

@@ -37,12 +37,19 @@ type card struct {
 	lost bool
 	gone nvml.Return
 
+	// lossRaised says that the alarm was raised because it is lost.
+	lossRaised bool
+
 	// remembered are the answers of static queries.
 	remembered map[gpu.FieldID]gpu.Value
 	batch      []nvml.FieldValue
 	traffic    map[meterOf]traffic
 	// links is the number of NVLinks, -1 while it is not known.
 	links int
+	// linkStates are those of the links that are read, by their numbers, and linkStatesRet what became
+	// of the call for them.
+	linkStates    []nvml.FieldValue
+	linkStatesRet nvml.Return
 
 	// readings counts them, so that what was not seen in one can be told.
 	readings   uint64
@@ -62,7 +69,7 @@ type card struct {
 func newCard(s *Source, index int) *card {
 	c := &card{lib: s.lib, log: s.log, index: index, queue: s.queue, complained: make(map[string]bool)}
 	c.become("")
-	c.lane = newLane(fmt.Sprintf("GPU %d", index), s.log, s.ended, c.hear)
+	c.lane = newLane(fmt.Sprintf("GPU %d", index), s.log, s.ended, c.attend)
 	return c
 }
 
@@ -185,6 +192,8 @@ func (c *card) answer(q question) answer {
 	case !a.fresh:
 		a.troubles = []gpu.Trouble{c.trouble(reasonOf(ret), "no handle: "+returned(ret).Error())}
 		c.blank(q, &a, reasonOf(ret))
+	default:
+		c.lossRaised = false
 	}
 	a.device, a.parts = c.device, c.devices()
 	a.deaf, a.gpm, a.gpmKnown = c.events.deaf, c.gpmLacks, c.gpmKnown
@@ -266,18 +275,6 @@ func (c *card) lookAround() {
 	}
 }
 
-// cString is C's text up to its end.
-func cString(chars []int8) string {
-	out := make([]byte, 0, len(chars))
-	for _, b := range chars {
-		if b == 0 {
-			break
-		}
-		out = append(out, byte(b))
-	}
-	return string(out)
-}
-
 // read takes the samples of the card, its GPU instances and links.
 func (c *card) read(q question, a *answer) {
 	c.readings++
@@ -300,6 +297,9 @@ func (c *card) read(q question, a *answer) {
 }
 
 func (c *card) readLinks(q question, a *answer) {
+	if len(q.plan.rows[link].columns[fieldLinkState]) > 0 {
+		c.attempt("link states", func() { c.askLinkStates(q.links) })
+	}
 	for n := range c.linkCount() {
 		if q.links.Minor(n) {
 			e := gpu.Entity{Kind: gpu.KindLink, GPU: c.device.UUID, ID: n}

@@ -31,7 +31,7 @@ func TestTheSourceKeepsTheContract(t *testing.T) {
 				m.boards[2].partition(layouts[0]...)
 				s := m.source(t, Config{GPUs: gpus})
 				return gputest.Machine{
-					Read: s.Read, Peers: true, Unsupported: fieldFanSpeed,
+					Read: s.Read, Alarms: s.Alarms(), Peers: true, Unsupported: fieldFanSpeed,
 					XID:    m.xid,
 					Lose:   func(i int) { m.change(i, func(b *board) { b.lost = true }) },
 					Return: func(i int) { m.change(i, func(b *board) { b.lost = false }) },

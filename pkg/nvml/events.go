@@ -113,6 +113,24 @@ func (c *card) endEvents() {
 // mostHeard bounds what is taken from a set at once: an ECC storm has thousands a second.
 const mostHeard = 2048
 
+// attend is what is done between readings: the events, and the recovery action where there is no event
+// for it and a reading has found that there is an action at all.
+func (c *card) attend() {
+	c.hear()
+	if c.handle != nil && c.events.actionKnown && !c.device.Lost {
+		c.calling("nvmlDeviceGetFieldValues")
+		c.watchAction()
+	}
+}
+
+// raiseLoss raises the alarm once for each time that the GPU is lost.
+func (c *card) raiseLoss() {
+	if !c.lossRaised {
+		c.lossRaised = true
+		c.queue.raise()
+	}
+}
+
 // hear takes the events that have happened. It does not wait.
 func (c *card) hear() {
 	if c.events.set == nil {
@@ -128,6 +146,9 @@ func (c *card) hear() {
 			return
 		default:
 			c.note(ret)
+			if ret == nvml.ERROR_GPU_IS_LOST {
+				c.raiseLoss()
+			}
 			if ret != nvml.ERROR_GPU_IS_LOST && !driverGone(ret) {
 				c.log.Warn("a GPU's events were interrupted; listening anew", "gpu", c.device.UUID, "error", returned(ret))
 			}
@@ -167,6 +188,9 @@ func (c *card) happened(data nvml.EventData) {
 		return
 	}
 	c.queue.add(e)
+	if e.Kind != gpu.EventECCSingleBit {
+		c.queue.raise()
+	}
 }
 
 // instanceID is an id of NVML's, whose word for none has all bits set.
@@ -186,6 +210,9 @@ func (c *card) watchAction() {
 	}
 	action, ret := c.recoveryAction()
 	if ret != nvml.SUCCESS {
+		if ret == nvml.ERROR_GPU_IS_LOST {
+			c.raiseLoss()
+		}
 		c.events.actionSettled = reasonOf(ret) == gpu.ReasonNotSupported
 		return
 	}
@@ -194,6 +221,7 @@ func (c *card) watchAction() {
 			Kind: gpu.EventRecoveryAction, Time: time.Now(), GPU: c.device.UUID, Code: int(action),
 			GPUInstance: gpu.NoInstance, ComputeInstance: gpu.NoInstance,
 		})
+		c.queue.raise()
 	}
 	c.events.action, c.events.actionKnown = action, true
 }
@@ -228,6 +256,9 @@ func xidQuery() *query {
 
 // eventQueue holds events until a reading that comes to its asker takes them.
 type eventQueue struct {
+	// alarm has room for the news that something waits which should not.
+	alarm chan struct{}
+
 	mu      sync.Mutex
 	waiting []gpu.Event
 	dropped int
@@ -235,6 +266,16 @@ type eventQueue struct {
 
 // mostQueued bounds the events that wait; memory errors, which come in storms, get half of it.
 const mostQueued = 8192
+
+func newEventQueue() *eventQueue { return &eventQueue{alarm: make(chan struct{}, 1)} }
+
+// raise raises the alarm, if it is not raised already.
+func (q *eventQueue) raise() {
+	select {
+	case q.alarm <- struct{}{}:
+	default:
+	}
+}
 
 func (q *eventQueue) add(e gpu.Event) {
 	q.mu.Lock()

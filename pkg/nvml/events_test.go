@@ -67,6 +67,156 @@ func TestEventsHaveTheTimeWhenTheyHappened(t *testing.T) {
 	})
 }
 
+// alarmed reports whether the alarm is raised, and takes it.
+func alarmed(s *Source) bool {
+	select {
+	case <-s.Alarms():
+		return true
+	default:
+		return false
+	}
+}
+
+func TestTheAlarmIsRaisedForWhatCannotWait(t *testing.T) {
+	whole := nvml.EventData{GpuInstanceId: noInstance, ComputeInstanceId: noInstance}
+	event := func(kind, data uint64) nvml.EventData {
+		e := whole
+		e.EventType, e.EventData = kind, data
+		return e
+	}
+	for _, tc := range []struct {
+		name   string
+		happen func(m *machine)
+		want   bool
+	}{
+		{"nothing", func(*machine) {}, false},
+		{"an XID", func(m *machine) { m.xid(0, gpu.NoInstance, 79) }, true},
+		{"a double-bit error", func(m *machine) { m.happen(0, event(nvml.EventTypeDoubleBitEccError, 0)) }, true},
+		{"a single-bit error", func(m *machine) { m.happen(0, event(nvml.EventTypeSingleBitEccError, 0)) }, false},
+		{"a recovery action", func(m *machine) { m.happen(0, event(nvml.EventTypeGpuRecoveryAction, 0)) }, true},
+		{"a GPU that is lost", func(m *machine) { m.change(0, func(b *board) { b.lost = true }) }, true},
+		{"a GPU of which only the events say that it is lost", func(m *machine) { m.change(0, func(b *board) { b.lostInEvents = true }) }, true},
+		{"an XID beside a GPU that hangs", func(m *machine) { m.hang(1); m.xid(0, gpu.NoInstance, 79) }, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMachine(modelH100())
+				m.change(0, func(b *board) { b.events |= nvml.EventTypeGpuRecoveryAction })
+				s := m.source(t, Config{})
+				read(t, s, 155)
+				tc.happen(m)
+				time.Sleep(idleInterval)
+				synctest.Wait()
+				if got := alarmed(s); got != tc.want {
+					t.Errorf("the alarm is raised: %v", got)
+				}
+				for range 10 {
+					ctx, done := context.WithTimeout(t.Context(), time.Second)
+					if _, err := s.Read(ctx, []gpu.FieldID{155}); err != nil {
+						t.Fatal(err)
+					}
+					done()
+					time.Sleep(2 * idleInterval)
+				}
+				if alarmed(s) {
+					t.Error("it is raised again when readings have told it")
+				}
+				m.unhang(1)
+			})
+		})
+	}
+}
+
+// A driver without the event for it is asked each second, in one call, and only where there is an action at
+// all; the reading tells it once.
+func TestARecoveryActionRaisesTheAlarmWithoutAnEventForIt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prepare func(*board)
+		want    bool
+		calls   int
+	}{
+		"a driver without the event":       {func(*board) {}, true, 1},
+		"a driver with the event":          {func(b *board) { b.events |= nvml.EventTypeGpuRecoveryAction }, false, 0},
+		"a driver without recovery action": {func(b *board) { delete(b.fields, nvml.FI_DEV_GET_GPU_RECOVERY_ACTION) }, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMachine(modelH100())
+				m.change(0, tc.prepare)
+				s := m.source(t, Config{})
+				read(t, s, 155)
+				time.Sleep(idleInterval / 2)
+				m.change(0, func(b *board) { clear(b.calls); b.action = 2 })
+				time.Sleep(idleInterval)
+				synctest.Wait()
+				if got := alarmed(s); got != tc.want {
+					t.Errorf("the alarm is raised: %v", got)
+				}
+				m.change(0, func(b *board) {
+					if n := b.calls["nvmlDeviceGetFieldValues"]; n != tc.calls {
+						t.Errorf("%d calls in a second, want %d", n, tc.calls)
+					}
+				})
+				if !tc.want {
+					return
+				}
+				r := read(t, s, 155)
+				if len(r.Events) != 1 || r.Events[0].Kind != gpu.EventRecoveryAction || r.Events[0].Code != 2 {
+					t.Errorf("%+v", r.Events)
+				}
+				time.Sleep(3 * idleInterval)
+				synctest.Wait()
+				if r := read(t, s, 155); len(r.Events) != 0 || alarmed(s) {
+					t.Errorf("it is told again: %+v", r.Events)
+				}
+			})
+		})
+	}
+}
+
+// Some boards have no events; their driver still says that they are lost.
+func TestALostGPURaisesTheAlarmWithoutEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(modelH100())
+		m.change(0, func(b *board) { b.events = 0 })
+		s := m.source(t, Config{})
+		read(t, s, 155)
+		m.change(0, func(b *board) { b.lost = true })
+		time.Sleep(2 * idleInterval)
+		synctest.Wait()
+		if !alarmed(s) {
+			t.Error("no alarm")
+		}
+		time.Sleep(10 * idleInterval)
+		synctest.Wait()
+		if alarmed(s) {
+			t.Error("it is raised again for the same loss")
+		}
+	})
+}
+
+func TestTheAlarmWorksAfterTheDriverWasReleasedAndResumed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(modelH100())
+		s := m.source(t, Config{})
+		read(t, s, 155)
+		if err := s.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if err := s.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		read(t, s, 155)
+		m.xid(2, gpu.NoInstance, 79)
+		time.Sleep(idleInterval)
+		synctest.Wait()
+		if r := read(t, s, 155); !alarmed(s) || len(r.Events) != 1 {
+			t.Errorf("events %+v", r.Events)
+		}
+	})
+}
+
 func TestARecoveryActionIsToldWhenItChanges(t *testing.T) {
 	for _, byEvent := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the driver has an event for it: %v", byEvent), func(t *testing.T) {

@@ -347,7 +347,7 @@ func (s *eventSet) Wait(uint32) (nvml.EventData, nvml.Return) {
 		e := s.waiting[0]
 		s.waiting = s.waiting[1:]
 		return e, nvml.SUCCESS
-	case s.of != nil && s.of.lost:
+	case s.of != nil && (s.of.lost || s.of.lostInEvents):
 		return nvml.EventData{}, nvml.ERROR_GPU_IS_LOST
 	}
 	return nvml.EventData{}, nvml.ERROR_TIMEOUT

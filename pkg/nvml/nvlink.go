@@ -70,9 +70,11 @@ func nvlinkQueries() []*query {
 		{
 			fields: []gpu.FieldID{fieldLinkState}, needs: []string{"nvmlDeviceGetFieldValues"},
 			read: func(p *probe) {
-				v := []nvml.FieldValue{{FieldId: nvml.FI_DEV_NVLINK_GET_STATE, ScopeId: uint32(p.link)}}
-				ret := fieldReturn(p.device.GetFieldValues(v), &v[0])
-				give(p, fieldLinkState, &v[0], ret, decoded)
+				for i := range p.linkStates {
+					if v := &p.linkStates[i]; int(v.ScopeId) == p.link {
+						give(p, fieldLinkState, v, fieldReturn(p.linkStatesRet, v), decoded)
+					}
+				}
 			},
 		},
 	}
@@ -83,6 +85,22 @@ func nvlinkQueries() []*query {
 		queries = append(queries, e.query(e.own, func(p *probe) int { return p.link }))
 	}
 	return queries
+}
+
+// askLinkStates asks for the states of all links that are read in one call.
+func (c *card) askLinkStates(selected gpu.Selection) {
+	c.linkStates, c.linkStatesRet = c.linkStates[:0], nvml.SUCCESS
+	if !c.lib.has("nvmlDeviceGetFieldValues") {
+		return
+	}
+	for n := range c.linkCount() {
+		if selected.Minor(n) {
+			c.linkStates = append(c.linkStates, nvml.FieldValue{FieldId: nvml.FI_DEV_NVLINK_GET_STATE, ScopeId: uint32(n)})
+		}
+	}
+	if len(c.linkStates) > 0 {
+		c.linkStatesRet = c.handle.GetFieldValues(c.linkStates)
+	}
 }
 
 // linkError is a kind of error that each link counts.

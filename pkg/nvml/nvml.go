@@ -151,7 +151,7 @@ func open(cfg Config, lib *library, kernelGPUs string) (*Source, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Source{
-		cfg: cfg, log: cfg.Log, lib: lib, queries: allQueries(), queue: &eventQueue{},
+		cfg: cfg, log: cfg.Log, lib: lib, queries: allQueries(), queue: newEventQueue(),
 		turn: make(chan struct{}, 1), ended: make(chan struct{}), kernelGPUs: kernelGPUs,
 	}
 	s.life, s.close = context.WithCancel(context.Background())
@@ -225,6 +225,10 @@ func (s *Source) nodeFacts() nodeFacts {
 
 // Kinds are the words that errors of Read are counted by.
 func (s *Source) Kinds() []string { return []string{kindDriver, kindReleased} }
+
+// Alarms gets something within about a second after an XID, a double-bit error, a new recovery action or
+// the loss of a GPU, so that a Read need not be waited for. A GPU that hangs is not heard meanwhile.
+func (s *Source) Alarms() <-chan struct{} { return s.queue.alarm }
 
 // Origin is the library and the driver that readings come from.
 func (s *Source) Origin() gpu.Origin {

@@ -72,3 +72,15 @@ func flag[T integer](v T) gpu.Value {
 	}
 	return gpu.Int(0)
 }
+
+// cString is C's text up to its end.
+func cString(chars []int8) string {
+	out := make([]byte, 0, len(chars))
+	for _, b := range chars {
+		if b == 0 {
+			break
+		}
+		out = append(out, byte(b))
+	}
+	return string(out)
+}

@@ -264,7 +264,7 @@ func TestAListTooShortSaysHowLong(t *testing.T) {
 
 func TestLinksAndPeersAndCPUs(t *testing.T) {
 	m := newEngine(t, buildProbe(t), "gpu 0 a100\ngpu 1 a100\ngpu 2 t4\nswitch 0 ports 2\ncpu 0 cores 72\ncpu 1 cores 8")
-	m.change("link 0 3 down", "link switch:0 1 disabled", "peer 0 1 2")
+	m.change("link 0 3 down", "link switch:0 1 disabled", "peer 0 1 2 links 4")
 	m.finds("links 4",
 		"gpu 0 3 3 3 2 3 3 3 3 3 3 3 3 0 0 0 0 0 0", "gpu 1 3 3 3 3 3 3 3 3 3 3 3 3 0 0 0 0 0 0",
 		"gpu 2 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0", "switch 0 3 1 0")
@@ -272,6 +272,9 @@ func TestLinksAndPeersAndCPUs(t *testing.T) {
 		t.Errorf("%d lines of links, want 4", got)
 	}
 	m.finds("peers", "0: 0 2 5", "1: 2 0 5", "2: 5 5 0")
+	m.finds("topology 0 1", "1: 800 f", "2: 20 0")
+	m.finds("topology 1 2", "0: 800 f", "2: 20 0")
+	m.returns("topology 3 1", -1)
 	m.finds("cpus", "0 ffffffffffffffff ff", "1 0 ff00")
 	m.finds("number dcgmGetGpuChipArchitecture 2", "6")
 }

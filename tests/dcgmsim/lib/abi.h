@@ -271,6 +271,15 @@ AT(link_status_v5, switch_count, 4744);
 typedef struct { uint32_t version, count; struct { uint32_t entity, state[MAX_GPUS]; } gpus[MAX_GPUS]; } p2p_status;
 SIZE(p2p_status, 4232);
 
+typedef struct { uint32_t gpu, path, links; } gpu_path_v1;
+typedef struct { uint32_t version; uint64_t affinity[8]; uint32_t count; gpu_path_v1 paths[MAX_GPUS - 1]; } topology_v1;
+typedef struct { uint32_t gpu; uint64_t path, links; } gpu_path_v2;
+typedef struct { uint32_t version; uint64_t affinity[8]; uint32_t count; gpu_path_v2 paths[MAX_GPUS - 1]; } topology_v2;
+SIZE(topology_v1, 448);
+AT(topology_v1, paths, 76);
+SIZE(topology_v2, 824);
+AT(topology_v2, paths, 80);
+
 typedef struct { uint32_t version; uint64_t mask[MAX_CORES / 64]; } owned_cores;
 SIZE(owned_cores, 136);
 AT(owned_cores, mask, 8);

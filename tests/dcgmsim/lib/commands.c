@@ -244,13 +244,18 @@ static bool link_command(int n, char **words)
 
 static bool peer_command(int n, char **words)
 {
-    uint32_t a, b, state;
+    uint32_t a, b, state, links = 0;
 
-    if (n != 4)
-        return fail_line("want: peer GPU GPU STATE");
+    if (n != 4 && n != 6)
+        return fail_line("want: peer GPU GPU STATE [links COUNT]");
     if (!id_word(words[1], &a, MAX_GPUS) || !id_word(words[2], &b, MAX_GPUS) || !id_word(words[3], &state, 256))
         return false;
+    if (n == 6 && strcmp(words[4], "links"))
+        return fail_line("want: peer GPU GPU STATE [links COUNT]");
+    if (n == 6 && !id_word(words[5], &links, 19))
+        return false;
     S.gpus[a].p2p[b] = S.gpus[b].p2p[a] = state;
+    S.gpus[a].direct[b] = S.gpus[b].direct[a] = links;
     return true;
 }
 

@@ -47,7 +47,7 @@ typedef struct {
     int64_t slow;
     char model[TEXT], uuid[80], pci[32], serial[32];
     uint32_t minor, fb, arch, links, max_mig;
-    uint32_t link_state[MAX_LINKS], p2p[MAX_GPUS];
+    uint32_t link_state[MAX_LINKS], p2p[MAX_GPUS], direct[MAX_GPUS];
     gpu_instance gis[MAX_GI];
     int gi_count;
     enum prof prof;

@@ -145,6 +145,48 @@ EXPORT int dcgmGetNvLinkP2PStatus(word handle, p2p_status *p)
 }
 #endif
 
+/* A path is a bit for the number of links (bit 8 is one), or for the buses between the GPUs. */
+#define PATH_SYSTEM 0x20
+
+#define FILL_PATHS(t)                                                                  \
+    do {                                                                               \
+        memset((char *)(t) + 4, POISON, sizeof(*(t)) - 4);                             \
+        memset((t)->affinity, 0, sizeof((t)->affinity));                               \
+        (t)->affinity[0] = 0xff;                                                       \
+        (t)->count = 0;                                                                \
+        for (uint32_t i = 0; i < MAX_GPUS; i++)                                        \
+            if (i != gpu && gpu_ready(i)) {                                            \
+                uint32_t n = S.gpus[gpu].direct[i];                                    \
+                (t)->paths[(t)->count].gpu = i;                                        \
+                (t)->paths[(t)->count].path = n ? 0x100u << (n - 1) : PATH_SYSTEM;     \
+                (t)->paths[(t)->count++].links = n ? (1u << n) - 1 : 0;                \
+            }                                                                          \
+    } while (0)
+
+EXPORT int dcgmGetDeviceTopology(word handle, uint32_t gpu, uint32_t *topology)
+{
+    int rc = enter_engine(CALL_dcgmGetDeviceTopology, handle);
+
+    if (rc)
+        return rc;
+    if (!topology)
+        return leave(misuse(ST_BADPARAM, "dcgmGetDeviceTopology", "NULL topology"));
+    if (!gpu_ready(gpu))
+        return leave(ST_BADPARAM);
+    if ((rc = touch(handle, 1ULL << gpu)))
+        return leave(rc);
+#if SIM_VERSION >= 40600
+    if (*topology == VERSION_WORD(topology_v2, 2)) {
+        FILL_PATHS((topology_v2 *)topology);
+        return leave(ST_OK);
+    }
+#endif
+    if (*topology != VERSION_WORD(topology_v1, 1))
+        return leave(ST_VER_MISMATCH);
+    FILL_PATHS((topology_v1 *)topology);
+    return leave(ST_OK);
+}
+
 static void own(owned_cores *cores, const cpu_t *cpu)
 {
     memset(cores, 0, sizeof(*cores));

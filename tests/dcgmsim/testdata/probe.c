@@ -298,6 +298,8 @@ static int run(FILE *out, char *line)
         return links(out, *a == '5');
     if (!strcmp(w, "peers"))
         return peers(out);
+    if (!strcmp(w, "topology"))
+        return topology(out, (uint32_t)atoi(a), (uint32_t)atoi(b));
     if (!strcmp(w, "cpus"))
         return cpus(out);
     if (!strcmp(w, "prof"))

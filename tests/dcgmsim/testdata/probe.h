@@ -19,6 +19,7 @@ int attributes(FILE *out, uint32_t gpu);
 int hierarchy(FILE *out);
 int links(FILE *out, bool v5);
 int peers(FILE *out);
+int topology(FILE *out, uint32_t gpu, uint32_t version);
 int cpus(FILE *out);
 int prof(FILE *out, uint32_t gpu);
 int list(FILE *out, uint32_t eg, int32_t room);

@@ -76,6 +76,20 @@ int peers(FILE *out)
     return rc;
 }
 
+int topology(FILE *out, uint32_t gpu, uint32_t version)
+{
+    API(dcgmGetDeviceTopology, word, uint32_t, void *);
+    topology_v1 one = { .version = 0x010001c0 };
+    topology_v2 two = { .version = 0x02000338 };
+    int rc = dcgmGetDeviceTopology(handle, gpu, version == 2 ? (void *)&two : (void *)&one);
+
+    for (uint32_t i = 0; !rc && i < (version == 2 ? two.count : one.count); i++)
+        PRINT("%u: %llx %llx\n", version == 2 ? two.paths[i].gpu : one.paths[i].gpu,
+              (unsigned long long)(version == 2 ? two.paths[i].path : one.paths[i].path),
+              (unsigned long long)(version == 2 ? two.paths[i].links : one.paths[i].links));
+    return rc;
+}
+
 int cpus(FILE *out)
 {
     API(dcgmGetCpuHierarchy_v2, word, cpu_hierarchy_v2 *);
@@ -164,7 +178,7 @@ int wrong(FILE *out)
         "dcgmGetNvLinkLinkStatus", "dcgmGetNvLinkP2PStatus", "dcgmGetCpuHierarchy", "dcgmGetCpuHierarchy_v2",
         "dcgmProfGetSupportedMetricGroups", "dcgmHealthSet_v2", "dcgmFieldGroupGetInfo",
     };
-    static const char *const longer[] = { "dcgmGetDeviceAttributes", "dcgmHealthCheck", "dcgmGroupGetInfo" };
+    static const char *const longer[] = { "dcgmGetDeviceAttributes", "dcgmGetDeviceTopology", "dcgmHealthCheck", "dcgmGroupGetInfo" };
     uint32_t *room = calloc(1, sizeof(health_response));
 
     room[0] = 0x07000008;

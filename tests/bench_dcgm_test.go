@@ -12,6 +12,7 @@ import (
 	"github.com/gpumeter/gpumeter/etc"
 	"github.com/gpumeter/gpumeter/pkg/dcgm"
 	"github.com/gpumeter/gpumeter/pkg/exporter"
+	"github.com/gpumeter/gpumeter/pkg/health"
 	"github.com/gpumeter/gpumeter/pkg/meter"
 	"github.com/gpumeter/gpumeter/tests/dcgmsim"
 )
@@ -56,7 +57,11 @@ func BenchmarkTickDCGM(b *testing.B) {
 				b.Fatal(errors.Join(err, pretend.Err()))
 			}
 			defer source.Close()
-			m, err := meter.New(meter.Config{Telemetry: source, Fields: counters.Fields(), Interval: time.Second})
+			rules, err := health.NewRules(health.Config{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			m, err := meter.New(meter.Config{Telemetry: source, Fields: counters.Fields(), Interval: time.Second, Health: rules})
 			if err != nil {
 				b.Fatal(err)
 			}

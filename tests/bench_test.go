@@ -19,6 +19,7 @@ import (
 	"github.com/gpumeter/gpumeter/etc"
 	"github.com/gpumeter/gpumeter/pkg/exporter"
 	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/health"
 	"github.com/gpumeter/gpumeter/pkg/kubelet"
 	"github.com/gpumeter/gpumeter/pkg/meter"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
@@ -95,8 +96,12 @@ func newBench(b *testing.B, scenario string) bench {
 	if err != nil {
 		b.Fatal(err)
 	}
+	rules, err := health.NewRules(health.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
 	m, err := meter.New(meter.Config{
-		Telemetry: node, Allocations: client, Fields: counters.Fields(), Policy: policy, Interval: 10 * time.Second,
+		Telemetry: node, Allocations: client, Fields: counters.Fields(), Policy: policy, Interval: 10 * time.Second, Health: rules,
 	})
 	if err != nil {
 		b.Fatal(err)

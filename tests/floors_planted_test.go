@@ -87,7 +87,7 @@ func TestFloorsSeesWhatIsWrong(t *testing.T) {
 		{"right: a test drives a pretend libdcgm", "pkg/dcgm/x_test.go", "package dcgm\nimport _ \"github.com/gpumeter/gpumeter/tests/dcgmsim\"\n", nil},
 		{"right: cgo binds libdcgm", "pkg/dcgm/x.go", "package dcgm\nimport \"C\"\n", nil},
 		{"right: a test's own module", "pkg/nvml/x_test.go", "package nvml\nimport \"github.com/google/uuid\"\nimport \"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxh100\"\n", nil},
-		{"right: the wiring reads a list in YAML", "cmd/gpumeter-exporter/app/x.go", "package app\nimport \"go.yaml.in/yaml/v3\"\n", nil},
+		{"right: the table of XIDs is read as YAML", "pkg/xidfile/x.go", "package xidfile\nimport \"go.yaml.in/yaml/v3\"\n", nil},
 		{"right: an exit reads the XID table", "pkg/exporter/x.go", "package exporter\nimport _ \"github.com/gpumeter/gpumeter/pkg/health\"\n", nil},
 		{"right: down", "pkg/exporter/x.go", "package exporter\nimport _ \"github.com/gpumeter/gpumeter/pkg/meter\"\n", nil},
 		{"right: cmd wires all", "cmd/gpumeter/x.go", "package main\nimport _ \"github.com/gpumeter/gpumeter/pkg/sim\"\nimport _ \"github.com/gpumeter/gpumeter/cmd/gpumeter-exporter/app\"\nimport \"os\"\nfunc main() { os.Exit(0) }\n", nil},

@@ -66,7 +66,8 @@ func plan() map[string]room {
 		"pkg/health":  {floor: 1, ours: []string{"pkg/gpu"}},
 		"pkg/sharing": {floor: 1, ours: []string{"pkg/gpu"}},
 
-		"pkg/ledger": {floor: 2, ours: []string{"pkg/gpu", "pkg/health", "pkg/sharing"}, modules: []string{"go.etcd.io/bbolt"}},
+		"pkg/ledger":  {floor: 2, ours: []string{"pkg/gpu", "pkg/health", "pkg/sharing"}, modules: []string{"go.etcd.io/bbolt"}},
+		"pkg/xidfile": {floor: 2, ours: []string{"pkg/health"}, modules: []string{"go.yaml.in/yaml/v3"}},
 
 		"pkg/cluster": {
 			floor: 3, ours: []string{"pkg/gpu", "pkg/sharing"},
@@ -116,8 +117,7 @@ func plan() map[string]room {
 		},
 
 		"cmd/gpumeter-exporter/app": {
-			floor: floorCmd, ours: []string{anyBelow},
-			modules: append([]string{"go.yaml.in/yaml/v3"}, cmdModules...),
+			floor: floorCmd, ours: []string{anyBelow}, modules: cmdModules,
 		},
 
 		"cmd/gpumeter-device-plugin/app": {

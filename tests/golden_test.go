@@ -74,7 +74,14 @@ func playingWith(t *testing.T, scenario string, interval time.Duration, rows str
 			t.Fatal(err)
 		}
 		asked := &counting{Node: node}
-		m, err := meter.New(meter.Config{Telemetry: asked, Allocations: asked, Fields: counters.Fields(), Policy: policy, Interval: interval})
+		rules, err := health.NewRules(health.Config{XIDs: fewXIDs(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := meter.New(meter.Config{
+			Telemetry: asked, Allocations: asked, Fields: counters.Fields(), Policy: policy, Interval: interval,
+			Health: rules, BootID: func() string { return node.BootID(node.Elapsed()) },
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -149,9 +156,10 @@ func golden(t *testing.T, name string, got []byte) {
 // TestGoldenPages holds the whole page of each shipped scenario at one instant of its story.
 func TestGoldenPages(t *testing.T) {
 	at := map[string]time.Duration{
-		"default":   5 * time.Minute,
-		"bad-day":   7*time.Minute + 30*time.Second,
-		"otherwise": 2 * time.Minute,
+		"default":    5 * time.Minute,
+		"bad-day":    7*time.Minute + 30*time.Second,
+		"bad-health": 7*time.Minute + 30*time.Second,
+		"otherwise":  2 * time.Minute,
 	}
 	for _, name := range sim.Shipped() {
 		t.Run(name, func(t *testing.T) {
@@ -195,6 +203,10 @@ func TestAttributionMatchesTheNodesTruth(t *testing.T) {
 						if u.Holder.Pod != "" {
 							charged[u.Holder.Namespace+"/"+u.Holder.Pod] = -1
 						}
+					}
+					// What is held of a GPU that is not listed can be charged to nobody.
+					for _, u := range snap.Division.Unmatched {
+						charged[u.Allocation.Holder.Namespace+"/"+u.Allocation.Holder.Pod] = -1
 					}
 					for _, a := range s.asked.Truth(snap.Listing.Time.Sub(start)) {
 						listed[a.Holder.Namespace+"/"+a.Holder.Pod]++

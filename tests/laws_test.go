@@ -5,6 +5,8 @@ package tests
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -12,12 +14,15 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/gpumeter/gpumeter/pkg/exporter"
 	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/health"
+	"github.com/gpumeter/gpumeter/pkg/meter"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 	"github.com/gpumeter/gpumeter/pkg/sim"
 )
@@ -35,7 +40,13 @@ func TestLawConservation(t *testing.T) {
 					if i%10 != 0 {
 						page = shareLines(page)
 					}
-					if err := addsUp(parsePage(t, page), 8); err != nil {
+					cards := 0
+					for _, d := range s.meter.Latest().Divided() {
+						if !d.IsMIG() {
+							cards++
+						}
+					}
+					if err := addsUp(parsePage(t, page), cards); err != nil {
 						t.Fatalf("%v into the story: %v", s.asked.Elapsed(), err)
 					}
 					pass(20 * time.Second)
@@ -199,4 +210,158 @@ func TestLawOneBadThingCostsOneThing(t *testing.T) {
 			t.Errorf("the day was not bad enough: %v", all)
 		}
 	})
+}
+
+// fading is a node whose driver can be silent.
+type fading struct {
+	*sim.Node
+
+	silent atomic.Bool
+}
+
+func (f *fading) Read(ctx context.Context, fields []gpu.FieldID) (gpu.Reading, error) {
+	if f.silent.Load() {
+		return gpu.Reading{}, errors.New("the driver says nothing")
+	}
+	return f.Node.Read(ctx, fields)
+}
+
+// kept is a disk: it has the last state of health in the form in which it outlives a process.
+type kept struct {
+	t    *testing.T
+	last atomic.Pointer[[]byte]
+}
+
+func (k *kept) Save(s health.State) error {
+	data, err := json.Marshal(s)
+	k.last.Store(&data)
+	return err
+}
+
+// state is what a new process reads.
+func (k *kept) state() health.State {
+	k.t.Helper()
+	var s health.State
+	if data := k.last.Load(); data != nil {
+		if err := json.Unmarshal(*data, &s); err != nil {
+			k.t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// TestLawUnknownIsNotUnhealthyAndARestartDoesNotHeal plays a day of broken GPUs with an exporter that is restarted every two
+// minutes, and a driver that falls silent in between: no restart changes a verdict that withdraws, no silence makes one, and what is
+// booked as unhealthy are the GPUs with such a verdict and no others.
+func TestLawUnknownIsNotUnhealthyAndARestartDoesNotHeal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sc, err := sim.Open("bad-health")
+		if err != nil {
+			t.Fatal(err)
+		}
+		node, err := sim.NewNode(sc, sim.Options{Start: time.Now()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		source, disk := &fading{Node: node}, &kept{t: t}
+		var withdrawn map[gpu.UUID]health.Verdict
+		seen := map[health.Status]int{}
+		for life := range 14 {
+			living(t, source, disk, func(m *meter.Meter) {
+				still := unhealthyOf(m.Latest().Health)
+				for device := range withdrawn {
+					if _, is := still[device]; is {
+						continue
+					}
+					t.Errorf("%v into the story a restart healed %s", node.Elapsed(), device)
+				}
+				for step := range 12 {
+					before := unhealthyOf(m.Latest().Health)
+					source.silent.Store(life%3 == 2 && step > 4)
+					pass(10 * time.Second)
+					s := m.Latest()
+					bookedAsJudged(t, s)
+					for _, v := range s.Health.Verdicts {
+						seen[v.Status]++
+						if _, was := before[v.Device]; v.Status == health.Unhealthy && !was && source.silent.Load() {
+							t.Errorf("%v into the story silence broke %s: %s", node.Elapsed(), v.Device, v.Reason)
+						}
+						if v.Status == health.Healthy && source.silent.Load() && step > 8 {
+							t.Errorf("%v into the story nobody answers, and %s is healthy", node.Elapsed(), v.Device)
+						}
+					}
+				}
+				source.silent.Store(false)
+				withdrawn = unhealthyOf(m.Latest().Health)
+				maps.DeleteFunc(withdrawn, func(_ gpu.UUID, v health.Verdict) bool {
+					return slices.ContainsFunc(v.Conditions, func(c health.Condition) bool { return c.Recovery != "" })
+				})
+			})
+		}
+		for _, status := range health.Statuses() {
+			if seen[status] == 0 {
+				t.Errorf("nothing was ever %v: the test saw too little", status)
+			}
+		}
+	})
+}
+
+// living is one life of an exporter's meter.
+func living(t *testing.T, source *fading, disk *kept, story func(*meter.Meter)) {
+	t.Helper()
+	rules, err := health.NewRules(health.Config{XIDs: fewXIDs(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := meter.New(meter.Config{
+		Telemetry: source, Allocations: source, Interval: 10 * time.Second,
+		Health: rules, HealthState: disk.state(), Conditions: disk,
+		BootID: func() string { return source.BootID(source.Elapsed()) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	synctest.Wait()
+	story(m)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func unhealthyOf(r *health.Report) map[gpu.UUID]health.Verdict {
+	out := map[gpu.UUID]health.Verdict{}
+	for _, v := range r.Verdicts {
+		if v.Status == health.Unhealthy {
+			out[v.Device] = v
+		}
+	}
+	return out
+}
+
+// bookedAsJudged checks that all of each card with an Unhealthy verdict is booked as unhealthy, and of
+// a card without such a device nothing is.
+func bookedAsJudged(t *testing.T, s *meter.Snapshot) {
+	t.Helper()
+	broken := unhealthyOf(s.Health)
+	touched := map[gpu.UUID]bool{}
+	for _, v := range broken {
+		touched[v.Card] = true
+	}
+	for _, u := range s.Division.Unallocated {
+		if u.Cause == sharing.CauseUnhealthy && !touched[u.Card] {
+			t.Errorf("a part of %s is booked as unhealthy, and no verdict says so", u.Card)
+		}
+	}
+	for _, share := range s.Division.Shares {
+		if _, whole := broken[share.Card]; whole {
+			t.Errorf("%s is charged for %s, which is unhealthy", share.Holder.Pod, share.Card)
+		}
+		if _, part := broken[share.Device]; part {
+			t.Errorf("%s is charged for %s, which is unhealthy", share.Holder.Pod, share.Device)
+		}
+	}
 }

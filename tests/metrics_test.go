@@ -25,7 +25,7 @@ func TestGoldenMetricsReference(t *testing.T) {
 		t.Fatalf("golden pages: %d, %v", len(pages), err)
 	}
 	// Nothing goes wrong enough in the shipped stories for every family to appear.
-	for _, name := range []string{"mixed.prom", "computed.prom"} {
+	for _, name := range []string{"mixed.prom", "computed.prom", "health.prom"} {
 		pages = append(pages, filepath.Join("..", "pkg", "exporter", "testdata", name))
 	}
 	for _, page := range pages {

@@ -263,7 +263,7 @@ func supports(driver app.Driver, id gpu.FieldID) bool {
 // explain is what the cause means and what to do about it.
 func (d *doctor) explain(c cause, source string) finding {
 	switch {
-	case c.never:
+	case c.never && !(c.computed && source == app.SourceDCGM):
 		return finding{Status: statusWarn, Text: "not given by " + source, Remedy: "install datacenter-gpu-manager-4, whose DCGM gives them, or take the rows out of the counter file"}
 	case c.reason == gpu.ReasonNotSupported && c.unprofiled:
 		return finding{Status: statusWarn, Text: "no profiling", Remedy: "it takes Volta or newer, and before Hopper DCGM's profiling module (datacenter-gpu-manager-4-proprietary)"}

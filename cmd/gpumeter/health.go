@@ -139,13 +139,24 @@ func (d *healthDesk) clear(ctx context.Context, device gpu.UUID, reason, by stri
 		return fmt.Errorf("the word was taken, and what came of it cannot be seen: %w", advised(err))
 	}
 	v := viewOf(after).about(device)
-	if d.asJSON {
+	// Of a GPU that is gone nothing is left once its conditions have ended.
+	forgotten := len(v.Devices) == 0
+	switch {
+	case d.asJSON:
 		err = v.writeJSON(d.stdout, "  ")
-	} else {
+	case forgotten:
+		err = writeClearing(d.stdout, done)
+		if err == nil {
+			_, err = fmt.Fprintln(d.stdout, "it is not listed on this node any more, and nothing is known against it")
+		}
+	default:
 		err = errors.Join(writeClearing(d.stdout, done), v.writeTable(d.stdout))
 	}
 	if err != nil {
 		return fmt.Errorf("write what was cleared: %w", err)
+	}
+	if forgotten {
+		return nil
 	}
 	return exitFor(v.exitCode())
 }

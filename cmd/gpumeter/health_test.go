@@ -80,6 +80,9 @@ func (w *ward) Clear(_ context.Context, c health.Clearing) (health.Clearing, err
 			v.Conditions = c.Standing
 			if len(c.Standing) == 0 {
 				v.Status, v.Reason = health.Healthy, ""
+				if c.Device == goneGPU {
+					continue
+				}
 			}
 		}
 		next.Report.Verdicts = append(next.Report.Verdicts, v)
@@ -327,5 +330,28 @@ func TestTheOperatorIsWhoLoggedIn(t *testing.T) {
 		if got := operatorName(func(name string) string { return tt.env[name] }); got != tt.want {
 			t.Errorf("with %v it is %q, want %q", tt.env, got, tt.want)
 		}
+	}
+}
+
+func TestHealthClearOfAGPUThatIsGoneForgetsIt(t *testing.T) {
+	list := only(wellGPU, goneGPU)
+	v := &list.Report.Verdicts[1]
+	v.Conditions = []health.Condition{{Subject: health.WholeCard(goneGPU), Kind: health.XIDKind(79), Class: health.ClassNode, XID: 79, Evidence: "XID 79"}}
+	socket := exporterWith(t, newWard(list))
+	out, noise, code := ask(t, "health", "clear", "--socket", socket, "--device", string(goneGPU), "--reason", "sent back")
+	if code != 0 || noise != "" || !strings.Contains(out, "ended: xid_79 (node)") || !strings.Contains(out, "not listed on this node any more") || strings.Contains(out, "no devices") {
+		t.Errorf("ended with %d and %q:\n%s", code, noise, out)
+	}
+}
+
+// Others are taken first while a device works; one that is withdrawn is not taken at all.
+func TestHealthDoesNotSayToAvoidWhatIsWithdrawn(t *testing.T) {
+	list := only(wellGPU, lostGPU)
+	for i := range list.Report.Verdicts {
+		list.Report.Verdicts[i].Avoid = true
+	}
+	out, _, _ := ask(t, "health", "--socket", exporterWith(t, newWard(list)))
+	if strings.Contains(out, "unhealthy, avoid") || !strings.Contains(out, "healthy, avoid") {
+		t.Errorf("it says\n%s", out)
 	}
 }

@@ -116,7 +116,7 @@ func viewOf(l *healthstream.List) healthView {
 
 func verdictViewOf(v health.Verdict, history *historyView) verdictView {
 	return verdictView{
-		UUID: v.Device, Card: v.Card, Status: v.Status.String(), Since: v.Since, Avoid: v.Avoid, Reason: v.Reason,
+		UUID: v.Device, Card: v.Card, Status: v.Status.String(), Since: v.Since, Avoid: v.Avoid && v.Status != health.Unhealthy, Reason: v.Reason,
 		Conditions: conditionViews(v.Conditions), History: history,
 	}
 }

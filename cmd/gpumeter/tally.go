@@ -49,7 +49,7 @@ func (t *tally) add(s *meter.Snapshot) {
 	}
 	t.span += dt
 	ns := sharing.NewFraction(int64(dt), 1)
-	for _, d := range before.Reading.Devices {
+	for _, d := range before.Divided() {
 		if !d.IsMIG() {
 			t.capacity = t.capacity.Add(ns)
 			t.cards[d.UUID] = true

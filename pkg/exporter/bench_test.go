@@ -201,6 +201,59 @@ func BenchmarkPageOfEvents(b *testing.B) {
 	}
 }
 
+// BenchmarkPageOfVerdicts is BenchmarkPage on 8 GPUs in 7 slices of 4 replicas each, without
+// verdicts, with one on each device, and with a condition on each card too.
+func BenchmarkPageOfVerdicts(b *testing.B) {
+	for _, with := range []string{"nothing", "verdicts", "conditions"} {
+		b.Run(with, func(b *testing.B) {
+			s, counters := busyNode(b, 8, 7, 4)
+			s.Health = judged(s, with)
+			e := exporterOf(b, s, counters, Config{Hostname: "node-7"})
+			size := len(e.current().body(FormatText, codingIdentity).bytes)
+			b.ReportAllocs()
+			for b.Loop() {
+				p := &page{exporter: e, snapshot: s, settings: e.settings.Load()}
+				p.body(FormatText, codingIdentity)
+			}
+			b.ReportMetric(float64(len(e.current().families().samples)), "series")
+			b.ReportMetric(float64(size), "page-B")
+		})
+	}
+}
+
+// BenchmarkHealthJSON is what the first look at /api/v1/health after a tick costs on such a node.
+func BenchmarkHealthJSON(b *testing.B) {
+	s, _ := busyNode(b, 8, 7, 4)
+	s.Health = judged(s, "conditions")
+	e := exporterOf(b, s, nil, Config{Hostname: "node-7"})
+	b.ReportAllocs()
+	for b.Loop() {
+		encodeHealth(&e.cfg, s)
+	}
+	b.ReportMetric(float64(len(encodeHealth(&e.cfg, s).all)), "page-B")
+}
+
+// judged is a report on all devices of a snapshot.
+func judged(s *meter.Snapshot, with string) *health.Report {
+	r := &health.Report{Time: noon, BootID: "boot-1", Version: 7}
+	for i := range s.Reading.Devices {
+		d := &s.Reading.Devices[i]
+		v := health.Verdict{Device: d.UUID, Card: d.Card(), Status: health.Healthy, Since: noon}
+		if with == "conditions" {
+			v.Avoid, v.Reason = true, "a row waits to be remapped by a reset (watch)"
+			v.Conditions = []health.Condition{{
+				Subject: health.WholeCard(d.Card()), Kind: health.KindRemapPending, Class: health.ClassWatch, Since: noon, Last: noon, Count: 1,
+			}}
+		}
+		r.Verdicts = append(r.Verdicts, v)
+		r.Records = append(r.Records, health.Record{Device: d.UUID, Transitions: map[string]uint64{"healthy": 1}})
+	}
+	if with == "nothing" {
+		return nil
+	}
+	return r
+}
+
 // BenchmarkScrapeFreshPage is a scrape that finds a new snapshot each time.
 func BenchmarkScrapeFreshPage(b *testing.B) {
 	var source swapped

@@ -78,16 +78,23 @@ func addDevices(b *builder, cfg *Config, rows []Counter, s *meter.Snapshot, n *n
 		}
 	}
 	f.labelRows = usableLabels(rows)
-	f.entities = make([]entity, len(s.Reading.Samples))
+	f.entities = make([]entity, 0, len(s.Reading.Samples))
 	for i := range s.Reading.Samples {
-		f.entities[i] = entity{sample: &s.Reading.Samples[i]}
-		f.entities[i].sets = f.labelSets(f.entities[i].sample)
+		if sample := &s.Reading.Samples[i]; f.shown(sample.Entity) {
+			f.entities = append(f.entities, entity{sample, f.labelSets(sample)})
+		}
 	}
 	for i := range rows {
 		f.addRow(&rows[i])
 	}
 	b.end()
 	return f.absent
+}
+
+// shown reports whether a row can have a series of the entity: links are read for verdicts too.
+func (f *deviceFamilies) shown(e gpu.Entity) bool {
+	return e.Kind == gpu.KindGPU || e.Kind == gpu.KindGPUInstance ||
+		slices.ContainsFunc(f.rows, func(row Counter) bool { return f.inScope(row.Field.Scope, e) })
 }
 
 // addRow adds one row's family, or counts the absent values of a label row.

@@ -22,13 +22,23 @@ import (
 	"github.com/gpumeter/gpumeter/pkg/meter"
 )
 
-// defaultWindow is the meter's.
-const defaultWindow = 5 * time.Minute
+const (
+	// defaultWindow is the meter's.
+	defaultWindow = 5 * time.Minute
+	// defaultFirstTick is about what a scrape of Prometheus may take, ten seconds, by half.
+	defaultFirstTick = 5 * time.Second
+)
 
 // Snapshots is where the node's present state comes from. Latest must not block,
 // and what it returns is never modified; nil stands for the empty snapshot.
 type Snapshots interface {
 	Latest() *meter.Snapshot
+}
+
+// Watcher is a Snapshots that tells of the next one: its channel closes when there is a newer snapshot.
+// With one, a scrape that comes before the first tick waits for it.
+type Watcher interface {
+	Watch() (*meter.Snapshot, <-chan struct{})
 }
 
 // BuildInfo is what the program was built from; empty parts are left out.
@@ -67,9 +77,16 @@ type Config struct {
 	// ReadingMaxAge is the meter's limit for the age of values, beyond which the exporter is
 	// not ready; 0 is the meter's default, two and a half intervals.
 	ReadingMaxAge time.Duration
+	// FirstTick is how long a scrape waits for the meter's first tick, before it is refused; 0 is 5 s.
+	FirstTick time.Duration
 	// SourceReason says why the telemetry source was taken, for gpumeter_source_info.
 	SourceReason string
 	Build        BuildInfo
+	// Stream says how the health stream fares; nil where there is none. It must not block.
+	Stream func() Stream
+	// Restored is what became at the start of the conditions that were saved before, in a word for a label;
+	// empty where none are kept.
+	Restored string
 	// Links are shown on the index page after the exporter's own.
 	Links []Link
 }
@@ -118,6 +135,7 @@ func New(snapshots Snapshots, counters *Counters, cfg Config) (*Exporter, error)
 		return nil, fmt.Errorf("exporter: parse index page: %w", err)
 	}
 	cfg.Links = slices.Clone(cfg.Links)
+	cfg.FirstTick = cmp.Or(cfg.FirstTick, defaultFirstTick)
 	cfg.XIDWindow, cfg.ClockWindow = cmp.Or(cfg.XIDWindow, defaultWindow), cmp.Or(cfg.ClockWindow, defaultWindow)
 	e := &Exporter{snapshots: snapshots, cfg: cfg, started: time.Now(), index: index}
 	e.Reload(counters, nil, e.started)

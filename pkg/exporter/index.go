@@ -29,6 +29,8 @@ type indexPage struct {
 	Status         string
 	Sources        []indexSource
 	Faults         []deviceFault
+	Health         string
+	Verdicts       []deviceFault
 	Paths          []Link
 	ReloadProblem  string
 	ConfigProblems int64
@@ -48,11 +50,13 @@ func (e *Exporter) serveIndex(w http.ResponseWriter, _ *http.Request) {
 			{"/livez", "whether the loop turns"},
 			{"/readyz", "whether there is something to scrape"},
 			{"/health", "dcgm-exporter's probe"},
+			{"/api/v1/health", "what is known of each device's health, and who holds it"},
 		},
 	}
 	p.Paths = append(p.Paths, e.cfg.Links...)
-	for i := range s.Reading.Devices {
-		switch d := &s.Reading.Devices[i]; {
+	p.Health, p.Verdicts = healthLines(s)
+	for _, d := range s.Divided() {
+		switch {
 		case d.IsMIG():
 			p.MIGs++
 		case d.Lost:

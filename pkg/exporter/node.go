@@ -14,7 +14,9 @@ import (
 // node is a snapshot's inventory and division by UUID.
 type node struct {
 	devices map[gpu.UUID]*gpu.Device
-	// cards are the physical GPUs in the reading's order.
+	// all are the devices in the reading's order, then those that are gone and still held.
+	all []gpu.Device
+	// cards are the physical GPUs among them.
 	cards []*gpu.Device
 	// instances are the MIG devices of each GPU instance. A GPU instance that was
 	// sampled but holds no device is there with none.
@@ -38,8 +40,9 @@ func newNode(s *meter.Snapshot) *node {
 		divided:   make(map[gpu.UUID]bool),
 		shares:    make(map[gpu.UUID][]*sharing.Share),
 	}
-	for i := range s.Reading.Devices {
-		d := &s.Reading.Devices[i]
+	n.all = s.Divided()
+	for i := range n.all {
+		d := &n.all[i]
 		n.devices[d.UUID] = d
 		if !d.IsMIG() {
 			n.cards = append(n.cards, d)

@@ -36,6 +36,9 @@ func addOwn(b *builder, cfg *Config, st *settings, s *meter.Snapshot, n *node, a
 	f.addUnattributed()
 	f.addConflicts()
 	f.addFaults()
+	f.addVerdicts()
+	f.addRestored()
+	f.addStream()
 	f.addXIDs()
 	f.addHealthTime()
 	f.addAbsent(absent)
@@ -59,8 +62,8 @@ func (f *ownFamilies) addBuild() {
 func (f *ownFamilies) addDeviceInfo() {
 	f.begin("gpumeter_device_info", "A physical GPU or MIG device of this node, lost ones included; always 1.", kindGauge)
 	set := make([]label, 0, 16)
-	for i := range f.snapshot.Reading.Devices {
-		d := &f.snapshot.Reading.Devices[i]
+	for i := range f.node.all {
+		d := &f.node.all[i]
 		index := strconv.Itoa(d.Index)
 		set = append(set[:0],
 			label{"UUID", string(d.Card())}, label{"gpu", index}, label{"device", "nvidia" + index},
@@ -248,6 +251,8 @@ func (f *ownFamilies) addTicks() {
 	f.count(none, int64(s.Totals.Ticks))
 	f.begin("gpumeter_late_ticks_total", "Ticks that began more than half an interval after their moment.", kindCounter)
 	f.count(none, int64(s.Totals.LateTicks))
+	f.begin("gpumeter_alarmed_ticks_total", "Ticks beside the interval, because of news that cannot wait; they are among the ticks.", kindCounter)
+	f.count(none, int64(s.Totals.Alarmed))
 	f.begin("gpumeter_tick_interval_seconds", "Time between ticks.", kindGauge)
 	f.number(none, s.Interval.Seconds())
 	if s.Seq == 0 {

@@ -35,6 +35,8 @@ type page struct {
 
 	once    sync.Once
 	content *content
+	judged  sync.Once
+	health  *healthJSON
 	bodies  [formatCount][codingCount]body
 }
 
@@ -86,6 +88,12 @@ func (p *page) families() *content {
 		p.exporter.extent.Store(&last)
 	})
 	return p.content
+}
+
+// healthJSON is the page's health.
+func (p *page) healthJSON() *healthJSON {
+	p.judged.Do(func() { p.health = encodeHealth(&p.exporter.cfg, p.snapshot) })
+	return p.health
 }
 
 // buildContent makes the families of a snapshot: the operator's first, in the order of

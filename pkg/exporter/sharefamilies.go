@@ -77,8 +77,8 @@ func (f *ownFamilies) addUnallocatedShares() {
 func (f *ownFamilies) addWeights() {
 	f.begin("gpumeter_device_weight", "Part of the physical GPU that the device counts as, 0 to 1: 1 for a whole GPU, less for a MIG device.", kindGauge)
 	set := make([]label, 0, 16)
-	for i := range f.snapshot.Reading.Devices {
-		d := &f.snapshot.Reading.Devices[i]
+	for i := range f.node.all {
+		d := &f.node.all[i]
 		if w, known := f.snapshot.Weights[d.UUID]; known {
 			f.number(f.labels.intern(f.node.hardware(set, d)), w.Float64())
 		}
@@ -89,8 +89,8 @@ func (f *ownFamilies) addWeights() {
 func (f *ownFamilies) addReplicas() {
 	f.begin("gpumeter_device_replicas", "Replicas that the shared device is reckoned to have: those advertised, remembered while their plugin is away or one is unhealthy.", kindGauge)
 	set := make([]label, 0, 16)
-	for i := range f.snapshot.Reading.Devices {
-		d := &f.snapshot.Reading.Devices[i]
+	for i := range f.node.all {
+		d := &f.node.all[i]
 		if n := f.snapshot.Seats.Of(d.UUID); n > 0 {
 			f.count(f.labels.intern(f.node.hardware(set, d)), int64(n))
 		}

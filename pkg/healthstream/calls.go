@@ -85,6 +85,26 @@ func (c *Client) ReportFacts(ctx context.Context, reporter string, facts []healt
 	return errors.Join(refused...)
 }
 
+// HandOver tells the server of what the reporter heard the driver say itself and the list does not
+// show. It may be repeated until the list shows it, as a condition or as one that has ended. The error names what
+// the server refused; it has taken the rest.
+func (c *Client) HandOver(ctx context.Context, reporter string, seen []health.Condition) error {
+	w, err := c.dial()
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	answer, err := w.api.HandOver(ctx, &healthv1.HandOverRequest{Reporter: text(reporter), Conditions: each(seen, encodeCondition)})
+	if err != nil {
+		return fmt.Errorf("hand over conditions: %w", w.explain(ctx, err))
+	}
+	var refused []error
+	for _, why := range answer.GetRefused() {
+		refused = append(refused, fmt.Errorf("hand over conditions: the server refuses %s", why))
+	}
+	return errors.Join(refused...)
+}
+
 // wire is one connection to a server.
 type wire struct {
 	socket string

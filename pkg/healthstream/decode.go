@@ -29,6 +29,7 @@ func decode(n *healthv1.NodeHealth) *List {
 			Verdicts:  named(each(n.GetVerdicts(), decodeVerdict), func(v health.Verdict) gpu.UUID { return v.Device }),
 			Records:   named(each(n.GetRecords(), decodeRecord), func(r health.Record) gpu.UUID { return r.Device }),
 			Clearings: each(n.GetClearings(), decodeClearing),
+			Ended:     each(n.GetEnded(), decodeEnding),
 		},
 	}
 }
@@ -159,6 +160,16 @@ func decodeClearing(c *healthv1.Clearing) health.Clearing {
 	return health.Clearing{
 		Device: gpu.UUID(c.GetDevice()), Reason: c.GetReason(), By: c.GetBy(), Time: timeOf(c.GetTime()),
 		Ended: each(c.GetEnded(), decodeCondition), Standing: each(c.GetStanding(), decodeCondition),
+	}
+}
+
+func decodeEnding(e *healthv1.Ending) health.Ending {
+	return health.Ending{
+		Subject: health.Subject{
+			GPU: gpu.UUID(e.GetGpu()), GPUInstance: orNone(e.GpuInstanceId), ComputeInstance: orNone(e.ComputeInstanceId),
+			Placement: decodePlacement(e.GetPlacement()),
+		},
+		Kind: health.Kind(e.GetKind()), Ended: timeOf(e.GetEnded()),
 	}
 }
 

@@ -30,6 +30,7 @@ func encode(l *List) *healthv1.NodeHealth {
 		Verdicts:  each(l.Report.Verdicts, encodeVerdict),
 		Records:   each(l.Report.Records, encodeRecord),
 		Clearings: each(l.Report.Clearings, encodeClearing),
+		Ended:     each(l.Report.Ended, encodeEnding),
 	}
 }
 
@@ -146,6 +147,13 @@ func encodeClearing(c health.Clearing) *healthv1.Clearing {
 		Time:     instant(c.Time),
 		Ended:    each(c.Ended, encodeCondition),
 		Standing: each(c.Standing, encodeCondition),
+	}
+}
+
+func encodeEnding(e health.Ending) *healthv1.Ending {
+	return &healthv1.Ending{
+		Gpu: text(string(e.GPU)), GpuInstanceId: known(e.GPUInstance), ComputeInstanceId: known(e.ComputeInstance),
+		Placement: encodePlacement(e.Placement), Kind: text(string(e.Kind)), Ended: instant(e.Ended),
 	}
 }
 

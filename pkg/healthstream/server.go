@@ -53,12 +53,18 @@ type Facts interface {
 	Report(reporter string, facts []health.Fact)
 }
 
+// Witnesses takes withdrawing conditions that a reporter has heard itself; it may say them again.
+type Witnesses interface {
+	Witness(reporter string, seen []health.Condition)
+}
+
 // ServerConfig is what a Server needs. Only Source is necessary.
 type ServerConfig struct {
 	Source Source
-	// Operator and Facts may be nil: then the server takes none.
-	Operator Operator
-	Facts    Facts
+	// Operator, Facts and Witnesses may be nil: then the server takes none.
+	Operator  Operator
+	Facts     Facts
+	Witnesses Witnesses
 	// Group is the socket's group, by name or number; empty leaves it as it is made.
 	Group string
 	// Heartbeat is the longest time between two messages, 5 s if it is 0.

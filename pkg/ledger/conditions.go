@@ -21,7 +21,8 @@ type Conditions struct{ doc document[health.State] }
 // and say what is wrong and what that costs.
 //
 // A file that is torn, changed or written by a newer version is put aside under its own name with
-// ".corrupt-" or ".newer-" and the time, and is never deleted. Only one process at a time writes the
+// ".corrupt-" or ".newer-" and the time, and is never deleted. What was saved before the last time is kept
+// under its name with ".previous", and used where the file itself is damaged or gone. Only one process at a time writes the
 // file; a second one reads it, and its Saves fail until the first is gone.
 func OpenConditions(dir, name string) (*Conditions, health.State, []error) {
 	c := &Conditions{document[health.State]{
@@ -31,6 +32,9 @@ func OpenConditions(dir, name string) (*Conditions, health.State, []error) {
 	state, errs := c.doc.open()
 	return c, state, errs
 }
+
+// Restored is what OpenConditions found.
+func (c *Conditions) Restored() Restored { return c.doc.found }
 
 // Save replaces what is saved by s. After it returned nil, s is what is read after a crash of the
 // process or the machine; after an error, or a crash within it, either s or what was there before. It

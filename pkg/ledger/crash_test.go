@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -48,7 +49,7 @@ func TestAKilledWriterLeavesTheOldOrTheNewAndNeverNeither(t *testing.T) {
 	dir := t.TempDir()
 	for round := range 12 {
 		told := killedAfter(t, dir, time.Duration(5+round*7)*time.Millisecond)
-		data, there, err := (&file{dir: dir, name: "conditions"}).read()
+		data, there, err := read(filepath.Join(dir, "conditions"))
 		if err != nil || !there {
 			t.Fatalf("round %d: there: %v, %v", round, there, err)
 		}
@@ -111,7 +112,7 @@ func TestAFullDiskKeepsWhatWasSaved(t *testing.T) {
 			t.Error("it was saved on a full disk")
 		}
 	})
-	if got, _, err := f.read(); err != nil || !bytes.Equal(got, old) {
+	if got, _, err := read(f.path()); err != nil || !bytes.Equal(got, old) {
 		t.Errorf("%d bytes, %v; want the old ones", len(got), err)
 	}
 	if entries, _ := os.ReadDir(dir); len(entries) != 2 {

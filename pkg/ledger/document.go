@@ -16,45 +16,65 @@ type document[V any] struct {
 
 	mu   sync.Mutex
 	file file
+	// found is what open made of what there was.
+	found Restored
 	// unread is why the file on disk could not be read while it was not possible to put it aside
 	// either: until it is, nothing may be written over it.
 	unread *unreadError
 }
 
-// open claims the file and reads what was saved last, the zero V where nothing was. The errors say what
-// is wrong, and what that costs.
+// open claims the file and reads what was saved last, the zero V where nothing was. Where that is damaged or
+// gone and what was saved before it is there, it is that. The errors say what is wrong, and what that costs.
 func (d *document[V]) open() (V, []error) {
-	var zero V
 	var errs []error
 	if err := d.file.claim(); err != nil {
 		errs = append(errs, fmt.Errorf("%s cannot be saved in %s, so a restart forgets them: %w", d.what, d.file.dir, err))
 	}
-	value, err := d.load()
-	if err == nil {
+	value, there, err := d.load(d.file.path())
+	if err == nil && there {
+		d.found = RestoredLast
 		return value, errs
 	}
-	if !errors.As(err, &d.unread) {
-		return zero, append(errs, err)
+	before, had, worse := d.load(d.file.previous())
+	had = had && worse == nil
+	switch {
+	case err == nil && had:
+		d.found = RestoredPrevious
+		return before, append(errs, fmt.Errorf("%s is gone; %s is used, which may lack what changed last", d.file.path(), d.file.previous()))
+	case err == nil:
+		d.found = RestoredNew
+		return value, errs
+	case !errors.As(err, &d.unread):
+		d.found = RestoredUnread
+		return value, append(errs, err)
+	}
+	d.found = Restored(d.unread.word)
+	// What a newer version left behind as the one before is of unknown age.
+	loss := d.loss
+	if had && d.found != RestoredNewer {
+		d.found, value = RestoredPrevious, before
+		loss = d.file.previous() + " is used, which may lack what changed last"
 	}
 	aside, failed := d.putAside()
 	if failed != nil {
-		return zero, append(errs, fmt.Errorf("%w; it cannot be put aside either, and stays: %w", err, failed))
+		return value, append(errs, fmt.Errorf("%w; it cannot be put aside either, and stays: %w; %s", err, failed, loss))
 	}
-	return zero, append(errs, fmt.Errorf("%w; it is kept as %s, and %s", err, aside, d.loss))
+	return value, append(errs, fmt.Errorf("%w; it is kept as %s, and %s", err, aside, loss))
 }
 
-// load reads the file. An *unreadError says that there is one which cannot be used.
-func (d *document[V]) load() (V, error) {
+// load reads a file, and says whether there is one. An *unreadError says that there is one which cannot be
+// used.
+func (d *document[V]) load(path string) (V, bool, error) {
 	var zero V
-	unread := func(word string, err error) (V, error) {
-		return zero, &unreadError{path: d.file.path(), word: word, err: err}
+	unread := func(word string, err error) (V, bool, error) {
+		return zero, true, &unreadError{path: path, word: word, err: err}
 	}
-	data, there, err := d.file.read()
+	data, there, err := read(path)
 	if err != nil {
 		return unread(wordUnread, err)
 	}
 	if !there {
-		return zero, nil
+		return zero, false, nil
 	}
 	payload, err := unseal(d.word, data)
 	if errors.Is(err, errNewer) {
@@ -67,7 +87,7 @@ func (d *document[V]) load() (V, error) {
 		// Its sum is right, so this is what some version wrote.
 		return unread(wordNewer, err)
 	}
-	return value, nil
+	return value, true, nil
 }
 
 // putAside renames the file that could not be read, and says to what.
@@ -105,6 +125,29 @@ func (d *document[V]) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.file.release()
+}
+
+// Restored is what became at the start of what was saved before.
+type Restored string
+
+// What can have become of it.
+const (
+	// RestoredNew: nothing was saved yet.
+	RestoredNew Restored = "new"
+	// RestoredLast: all of it is known.
+	RestoredLast Restored = "restored"
+	// RestoredPrevious: the last save is damaged or gone, the one before it is used.
+	RestoredPrevious Restored = "previous"
+	// RestoredCorrupt, RestoredNewer and RestoredUnread: nothing is known, because the file is damaged, a
+	// newer version's, or cannot be read.
+	RestoredCorrupt Restored = wordCorrupt
+	RestoredNewer   Restored = wordNewer
+	RestoredUnread  Restored = wordUnread
+)
+
+// AllRestored are all of them.
+func AllRestored() []Restored {
+	return []Restored{RestoredNew, RestoredLast, RestoredPrevious, RestoredCorrupt, RestoredNewer, RestoredUnread}
 }
 
 // The words in the name of a file that is put aside.

@@ -17,13 +17,17 @@ import (
 const maxFile = 64 << 20
 
 // file is one that is replaced as a whole, by one process at a time. Beside it lie name.lock, which
-// says who that is, and name.new while it is being replaced.
+// says who that is, name.previous, which is what it was before it was last replaced, and name.new while
+// it is being replaced.
 type file struct {
 	dir, name string
 	lock      *os.File
 }
 
 func (f *file) path() string { return filepath.Join(f.dir, f.name) }
+
+// previous is where the content before the present one is.
+func (f *file) previous() string { return f.path() + ".previous" }
 
 // claim makes the folder and becomes the one who writes.
 func (f *file) claim() error {
@@ -60,9 +64,9 @@ func (f *file) release() error {
 	return err
 }
 
-// read is the file's content, and whether there is a file.
-func (f *file) read() ([]byte, bool, error) {
-	info, err := os.Stat(f.path())
+// read is the content of the file at path, and whether there is one.
+func read(path string) ([]byte, bool, error) {
+	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
 	} else if err != nil {
@@ -71,7 +75,7 @@ func (f *file) read() ([]byte, bool, error) {
 	if !info.Mode().IsRegular() || info.Size() > maxFile {
 		return nil, true, fmt.Errorf("it is no file of ours (%v, %d bytes)", info.Mode(), info.Size())
 	}
-	in, err := os.Open(f.path())
+	in, err := os.Open(path)
 	if err != nil {
 		return nil, true, err
 	}
@@ -111,11 +115,25 @@ func (f *file) replace(data []byte) error {
 		_ = os.Remove(fresh)
 		return err
 	}
+	f.keepPrevious()
 	if err := os.Rename(fresh, f.path()); err != nil {
 		_ = os.Remove(fresh)
 		return err
 	}
 	return f.syncDir()
+}
+
+// keepPrevious gives what is about to be replaced its second name. Where the file system has no second
+// names, or there is nothing yet, the previous one stays as it is: it is a net, and no reason not to save.
+func (f *file) keepPrevious() {
+	spare := f.previous() + ".new"
+	_ = os.Remove(spare)
+	if err := os.Link(f.path(), spare); err != nil {
+		return
+	}
+	if err := os.Rename(spare, f.previous()); err != nil {
+		_ = os.Remove(spare)
+	}
 }
 
 // write makes a file and waits until the disk has it.

@@ -33,10 +33,9 @@ type faultID struct {
 }
 
 type openFault struct {
+	credit
+
 	since, told time.Time
-	// credit is how many lines need not wait, as of credited; it grows by one in each logPause.
-	credit   float64
-	credited time.Time
 	// over is when it healed, zero while it lasts; it is remembered until it may be told of again.
 	over time.Time
 	// silent is set while it lasts and the log does not know.
@@ -55,7 +54,7 @@ func (l *faultLog) report(faults []Fault, now time.Time) {
 		here[id] = true
 		o := l.open[id]
 		if o == nil {
-			o = &openFault{since: now, silent: true, credit: logBurst, credited: now}
+			o = &openFault{since: now, silent: true, credit: newCredit(now)}
 			l.open[id] = o
 		} else if !o.over.IsZero() {
 			o.since, o.over, o.silent = now, time.Time{}, true
@@ -63,7 +62,7 @@ func (l *faultLog) report(faults []Fault, now time.Time) {
 		switch quiet := now.Sub(o.told); {
 		case o.silent && o.earned(now) >= 1:
 			o.told, o.silent = now, false
-			o.credit--
+			o.left--
 			l.log.Warn("fault", attrs(id, "error", f.Text)...)
 		case !o.silent && quiet >= logRepeat:
 			o.told = now
@@ -86,11 +85,19 @@ func (l *faultLog) report(faults []Fault, now time.Time) {
 	}
 }
 
+// credit is how many lines need not wait: logBurst at first and at most, one more in each logPause.
+type credit struct {
+	left float64
+	asOf time.Time
+}
+
+func newCredit(now time.Time) credit { return credit{left: logBurst, asOf: now} }
+
 // earned is the credit as it has become by now.
-func (o *openFault) earned(now time.Time) float64 {
-	o.credit = min(logBurst, o.credit+now.Sub(o.credited).Seconds()/logPause.Seconds())
-	o.credited = now
-	return o.credit
+func (c *credit) earned(now time.Time) float64 {
+	c.left = min(logBurst, c.left+now.Sub(c.asOf).Seconds()/logPause.Seconds())
+	c.asOf = now
+	return c.left
 }
 
 func attrs(id faultID, more ...any) []any {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/health"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
 
@@ -37,7 +38,7 @@ const listingPatience = 5 * time.Second
 // never overlap. Read should return when ctx ends; where it cannot, the Meter goes
 // on without it and asks again once it has come back. An error with a method
 // Kind() string is counted under that word. Sources need not log their errors: the
-// Meter does, once per change.
+// Meter does, once per change. One with alarms may implement Alarms.
 type Telemetry interface {
 	Read(ctx context.Context, fields []gpu.FieldID) (gpu.Reading, error)
 }
@@ -57,6 +58,9 @@ type Config struct {
 	Allocations Allocations
 	// Fields are asked for until Want says otherwise.
 	Fields []gpu.FieldID
+	// Also are asked for beside those that are wanted, behind them; with Health, so are
+	// health.Fields.
+	Also []gpu.FieldID
 	// Policy weighs MIG devices.
 	Policy sharing.Policy
 	// Interval between ticks, at least MinInterval.
@@ -75,7 +79,22 @@ type Config struct {
 	// Snapshot.RecentClocks looks, both on the telemetry source's clock; 0 is five minutes.
 	// A ClockWindow can hold 131072 intervals at most.
 	EventWindow, ClockWindow time.Duration
-	Log                      *slog.Logger
+	// XIDs says in the log what the driver's error codes mean; nil for the codes alone.
+	XIDs *health.XIDTable
+	// Health makes verdicts of what is read; nil for none.
+	Health *health.Rules
+	// HealthState is what was known of the node's health when it was last saved.
+	HealthState health.State
+	// BootID is the kernel's boot id now, empty where it is not known; it is asked for in each tick and
+	// must not block. Nil says that it is not known.
+	BootID func() string
+	// Conditions keeps the state of health; nil to forget it with the process.
+	Conditions Store
+	// Known are the node's devices and their replicas as they were last saved.
+	Known sharing.Inventory
+	// Inventory keeps those; nil to forget them with the process.
+	Inventory InventoryStore
+	Log       *slog.Logger
 }
 
 // Meter is the loop. Make it with New and turn it with Run; the other methods are
@@ -92,8 +111,15 @@ type Meter struct {
 	listing     sharing.Listing
 	index       *sharing.Index
 	tally       *tally
+	vigil       *vigil
+	urgency     *urgency
+	keeper      *keeper
+	roster      roster
+	recorder    *recorder
+	also        []gpu.FieldID
 	faults      *faultLog
 	xids        *xidLog
+	verdicts    *verdictLog
 	// legality has what is wrong with a table of weights on a kind of card.
 	legality map[string]string
 }
@@ -134,9 +160,23 @@ func New(cfg Config) (*Meter, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	m := &Meter{cfg: cfg, tally: newTally(cfg.EventWindow, cfg.ClockWindow), faults: newFaultLog(cfg.Log), xids: newXIDLog(cfg.Log), legality: map[string]string{}}
+	m := &Meter{
+		cfg: cfg, tally: newTally(cfg.EventWindow, cfg.ClockWindow), vigil: newVigil(cfg), urgency: newUrgency(cfg), also: slices.Clone(cfg.Also),
+		faults: newFaultLog(cfg.Log), xids: newXIDLog(cfg.Log, cfg.XIDs), verdicts: newVerdictLog(cfg.Log), legality: map[string]string{},
+	}
+	if cfg.Health != nil {
+		m.also = append(m.also, health.Fields()...)
+	}
+	if cfg.Health != nil && cfg.Conditions != nil {
+		m.keeper = newKeeper(cfg)
+	}
+	m.seats, m.roster.known = cfg.Known.Seats, cfg.Known.Devices
+	if cfg.Inventory != nil {
+		m.recorder = newRecorder(cfg)
+	}
 	m.Want(cfg.Fields)
 	m.telemetry = newSource(SourceTelemetry, func(ctx context.Context) (gpu.Reading, error) {
+		m.urgency.settle()
 		return cfg.Telemetry.Read(ctx, *m.fields.Load())
 	})
 	if cfg.Allocations != nil {
@@ -144,7 +184,7 @@ func New(cfg Config) (*Meter, error) {
 	}
 	m.index = sharing.NewIndex(nil)
 	m.current.Store(&cell{
-		snapshot: &Snapshot{Interval: cfg.Interval, Totals: Totals{Faults: expected(cfg)}},
+		snapshot: &Snapshot{Interval: cfg.Interval, Totals: Totals{Faults: expected(cfg)}, Health: &health.Report{}},
 		stale:    make(chan struct{}),
 	})
 	return m, nil
@@ -174,12 +214,23 @@ func expected(cfg Config) map[FaultKey]uint64 {
 	if cfg.Allocations != nil {
 		add(SourceAllocations, cfg.Allocations)
 	}
+	if cfg.Health != nil && cfg.Conditions != nil {
+		add(SourceConditions, cfg.Conditions)
+	}
+	if cfg.Inventory != nil {
+		add(SourceInventory, cfg.Inventory)
+	}
 	return counts
 }
 
-// Want sets the fields to ask for from the next tick on.
+// Want sets the fields to ask for from the next tick on, beside those that are always asked for.
 func (m *Meter) Want(fields []gpu.FieldID) {
 	f := slices.Clone(fields)
+	for _, id := range m.also {
+		if !slices.Contains(f, id) {
+			f = append(f, id)
+		}
+	}
 	m.fields.Store(&f)
 }
 
@@ -194,38 +245,36 @@ func (m *Meter) Watch() (*Snapshot, <-chan struct{}) {
 
 // Run ticks until ctx ends, the first time at once, and then returns nil. Ticks stay on the
 // grid of the interval: one that comes late does not move the next. A call that does not
-// heed ctx is left behind. Run must be called once.
+// heed ctx is left behind. Between two of them there may be others that Clear asks for, or an alarm of
+// the telemetry or new facts, at most one a second. Run must be called once.
 func (m *Meter) Run(ctx context.Context) error {
 	moment := time.Now()
 	for planned := moment; ; {
-		m.tick(ctx, planned)
-		if ctx.Err() != nil {
-			return nil
-		}
+		m.tick(ctx, planned, m.cfg.Deadline)
 		// After a tick that overran its interval, the next one skips the moments that
 		// were missed, and is late by as much.
 		planned = moment.Add(m.cfg.Interval)
 		missed := max(time.Since(moment)/m.cfg.Interval, 0)
 		moment = planned.Add(missed * m.cfg.Interval)
-		select {
-		case <-ctx.Done():
+		if !m.await(ctx, moment) {
+			m.keeper.last(m.vigil.state)
 			return nil
-		case <-time.After(time.Until(moment)):
 		}
 	}
 }
 
 // Tick does one tick now, for those who turn the loop themselves; it must not be
 // called beside Run or from two goroutines at once.
-func (m *Meter) Tick(ctx context.Context) { m.tick(ctx, time.Now()) }
+func (m *Meter) Tick(ctx context.Context) { m.tick(ctx, time.Now(), m.cfg.Deadline) }
 
-// tick is the product: read, attribute, publish.
-func (m *Meter) tick(ctx context.Context, planned time.Time) {
+// tick is the product: read, fold, attribute, save, publish. It waits for its sources until deadline
+// is over.
+func (m *Meter) tick(ctx context.Context, planned time.Time, deadline time.Duration) {
 	began := time.Now()
-	waiting, done := context.WithTimeout(ctx, m.cfg.Deadline)
+	waiting, done := context.WithTimeout(ctx, deadline)
 	defer done()
 	// A source that heeds its context gets to say what it was waiting for.
-	calling := m.cfg.Deadline - m.cfg.Deadline/10
+	calling := deadline - deadline/10
 	m.telemetry.start(ctx, calling)
 	m.allocations.start(ctx, max(calling, listingPatience))
 	m.telemetry.wait(waiting.Done())
@@ -237,17 +286,26 @@ func (m *Meter) tick(ctx context.Context, planned time.Time) {
 	now := time.Now()
 	var faults []Fault
 	faults = m.takeReading(now, faults)
+	m.vigil.fold(m.evidence(now))
+	m.urgency.told = false
+	m.follow()
 	faults, observed := m.takeListing(now, faults)
+	m.recorder.begin(sharing.Inventory{Devices: m.roster.known, Seats: m.seats})
+	gone := m.roster.held(m.index, m.listing.Allocations)
+	devices := joined(m.reading.Devices, gone)
 	division := sharing.Attribute(sharing.Situation{
-		Devices:     m.reading.Devices,
+		Devices:     devices,
 		Observed:    observed,
 		Allocations: m.listing.Allocations,
 		Seats:       m.seats,
+		Unhealthy:   unhealthy(m.vigil.report()),
 		Policy:      m.cfg.Policy,
 	})
-	if err := division.Check(m.reading.Devices); err != nil {
+	if err := division.Check(devices); err != nil {
 		faults = append(faults, Fault{Source: SourceAttribution, Kind: "conservation", Text: err.Error()})
 	}
-	faults = append(faults, m.illegal()...)
-	m.publish(began, planned, observed, division, faults)
+	faults = append(append(faults, missed(gone)...), m.illegal()...)
+	stored, unsaved := m.keeper.keep(m.vigil.state, time.Now())
+	faults = append(append(faults, unsaved...), m.recorder.finish()...)
+	m.publish(began, planned, observed, gone, division, stored, faults)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -88,6 +89,10 @@ func (m *machine) Read(ctx context.Context, fields []gpu.FieldID) (gpu.Reading, 
 		return gpu.Reading{}, fmt.Errorf("read GPUs: %w", e)
 	}
 	r.Time = time.Now()
+	r.Samples = slices.Clone(r.Samples)
+	for i := range r.Samples {
+		r.Samples[i].Time = r.Time
+	}
 	return r, err
 }
 

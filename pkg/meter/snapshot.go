@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/health"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
 
@@ -15,6 +16,10 @@ const (
 	SourceAllocations = "allocations"
 	// SourceAttribution is no input: it names a division that does not add up.
 	SourceAttribution = "attribution"
+	// SourceConditions is no input either: it names what keeps the state of health on disk.
+	SourceConditions = "conditions"
+	// SourceInventory neither: it names what keeps the devices and their replicas on disk.
+	SourceInventory = "inventory"
 )
 
 // Snapshot is the node at one instant. It is complete, and it is never modified
@@ -32,6 +37,9 @@ type Snapshot struct {
 	// there is none. Its events are in the first snapshot that has it, and in no later one.
 	// Of a reading older than its limit the devices and the origin are left.
 	Reading gpu.Reading
+	// Gone are devices that the Reading does not list any more and that the Division has, since somebody is
+	// listed on their card and there is a verdict on it: as they were last, marked as lost where it says that.
+	Gone []gpu.Device
 	// Recent are the events of all readings within Config.EventWindow before Reading.Time,
 	// oldest first; the latest 4096 where there were more. An event of a GPU that is not
 	// listed, or not any more, stays under its UUID.
@@ -45,13 +53,21 @@ type Snapshot struct {
 	Listing sharing.Listing
 	// Observed says that Listing is one.
 	Observed bool
-	// Division is who holds how much; its parts add up to one per physical GPU.
+	// Division is who holds how much; its parts add up to one per physical GPU of Divided.
 	Division sharing.Division
 	// Seats are the replicas of each device that the division reckons with.
 	Seats sharing.Seats
 	// Weights are the part of its card that each device counts as: one for a physical
 	// GPU, the policy's weight for a MIG device. One whose weight is not known is missing.
 	Weights map[gpu.UUID]sharing.Fraction
+
+	// Health is what is known of the devices' health after this tick, never nil. A meter without
+	// rules has no verdicts; so has one before its first tick. With a Store, its Records are as they
+	// were last saved, so that what is counted does not fall when the process is killed; once nothing
+	// could be saved for two minutes they are the latest all the same, and a fault says so.
+	Health *health.Report
+	// HealthStore says whether it is on disk.
+	HealthStore StoreState
 
 	// Sources are the states of the configured sources, in a fixed order.
 	Sources []SourceState
@@ -60,6 +76,10 @@ type Snapshot struct {
 	// Totals only grow.
 	Totals Totals
 }
+
+// Divided are the devices that the Division divides: those of the Reading and, behind them, those that
+// are gone. It must not be modified.
+func (s *Snapshot) Divided() []gpu.Device { return joined(s.Reading.Devices, s.Gone) }
 
 // SourceState is how one source fares.
 type SourceState struct {
@@ -78,7 +98,7 @@ type SourceState struct {
 
 // Fault is one thing that went wrong in a tick. It costs what it concerns, never the scrape.
 type Fault struct {
-	// Source is where: SourceTelemetry, SourceAllocations.
+	// Source is where: SourceTelemetry, SourceAllocations, SourceAttribution, SourceConditions, SourceInventory.
 	Source string
 	// Subject is the device it concerns, empty for the whole source.
 	Subject gpu.UUID
@@ -95,8 +115,9 @@ type FaultKey struct{ Source, Kind string }
 // snapshot that changes them.
 type Totals struct {
 	// LateTicks are those of Ticks that began more than half an interval late; one that
-	// follows missed moments counts once.
-	Ticks, LateTicks uint64
+	// follows missed moments counts once. Alarmed are those of Ticks that came beside the grid, because
+	// of an alarm of the telemetry, of new facts, or to look again for a card that a reading lacked.
+	Ticks, LateTicks, Alarmed uint64
 	// Faults count in each tick in which they are present.
 	Faults map[FaultKey]uint64
 	// Conflicts by kind and allocations tied to no device by reason count when they appear.

@@ -70,6 +70,9 @@ func (s *source[T]) collect() bool {
 	}
 }
 
+// outstanding reports whether a call is under way that has not come back.
+func (s *source[T]) outstanding() bool { return s.running && len(s.answers) == 0 }
+
 // wait takes the answer, if it comes before expired closes.
 func (s *source[T]) wait(expired <-chan struct{}) {
 	if s == nil || !s.running {

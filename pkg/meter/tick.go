@@ -49,6 +49,16 @@ func (m *Meter) takeReading(now time.Time, faults []Fault) []Fault {
 	return faults
 }
 
+// follow brings the roster and the index of devices up to this tick's reading and verdicts.
+func (m *Meter) follow() {
+	_, fresh := m.telemetry.good()
+	if m.roster.follow(m.reading.Devices, fresh, m.vigil.report()) {
+		m.index = sharing.NewIndex(joined(m.reading.Devices, m.roster.missing))
+	}
+	undecided := slices.ContainsFunc(m.roster.missing, func(d gpu.Device) bool { return !d.Lost })
+	m.urgency.lacks(undecided && len(m.reading.Devices) > 0, time.Now())
+}
+
 // takeListing makes this tick's listing the present one, or lets the last one stand
 // in until it is too old. It says whether the allocations are known.
 func (m *Meter) takeListing(now time.Time, faults []Fault) ([]Fault, bool) {
@@ -251,7 +261,7 @@ func weights(devices []gpu.Device, policy sharing.Policy, division *sharing.Divi
 }
 
 // publish makes the tick's snapshot the present one and wakes its watchers.
-func (m *Meter) publish(began, planned time.Time, observed bool, division sharing.Division, faults []Fault) {
+func (m *Meter) publish(began, planned time.Time, observed bool, gone []gpu.Device, division sharing.Division, stored StoreState, faults []Fault) {
 	now := time.Now()
 	old := m.current.Load()
 	s := &Snapshot{
@@ -261,16 +271,19 @@ func (m *Meter) publish(began, planned time.Time, observed bool, division sharin
 		Took:     now.Sub(began),
 		Late:     began.Sub(planned),
 		Reading:  m.reading,
+		Gone:     gone,
 		Recent:   m.tally.recent,
 		Observed: observed,
 		Division: division,
 		Seats:    m.seats,
-		Weights:  weights(m.reading.Devices, m.cfg.Policy, &division),
+		Weights:  weights(joined(m.reading.Devices, gone), m.cfg.Policy, &division),
 		Sources:  []SourceState{m.telemetry.state(now)},
 		Faults:   faults,
 		Totals:   old.snapshot.Totals,
 
 		RecentClocks: m.tally.recentClocks,
+		Health:       m.keeper.published(m.vigil.report()),
+		HealthStore:  stored,
 	}
 	if m.allocations != nil {
 		s.Sources = append(s.Sources, m.allocations.state(now))
@@ -278,12 +291,14 @@ func (m *Meter) publish(began, planned time.Time, observed bool, division sharin
 	if observed {
 		s.Listing = m.listing
 	}
-	s.Totals.XIDs, s.Totals.Clocks = m.tally.xids, m.tally.clocks
+	s.Totals.XIDs, s.Totals.Clocks, s.Totals.Alarmed = m.tally.xids, m.tally.clocks, m.urgency.ticks
 	s.Totals.add(s, old.snapshot)
 	m.faults.report(faults, now)
-	m.xids.report(s.Reading.Events, now)
+	m.xids.report(s.Reading.Events, m.roster.known, now)
+	m.verdicts.report(s.Health, m.roster.known, &division, now)
 	m.current.Store(&cell{snapshot: s, stale: make(chan struct{})})
 	close(old.stale)
+	m.vigil.answer()
 }
 
 // add counts what is new in s since the snapshot before it.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/health"
 )
 
 // xidLogLimit bounds the lines of one tick: a node where every GPU reports everything is
@@ -18,8 +19,10 @@ const xidLogLimit = 32
 // xidLog gives the log a line for an XID, and for one that repeats a line each logPause with
 // how often it came.
 type xidLog struct {
-	log  *slog.Logger
-	told map[XIDKey]*toldXID
+	log *slog.Logger
+	// table says what the codes mean; nil for nobody knows.
+	table *health.XIDTable
+	told  map[XIDKey]*toldXID
 }
 
 type toldXID struct {
@@ -29,10 +32,12 @@ type toldXID struct {
 	last time.Time
 }
 
-func newXIDLog(log *slog.Logger) *xidLog { return &xidLog{log: log, told: map[XIDKey]*toldXID{}} }
+func newXIDLog(log *slog.Logger, table *health.XIDTable) *xidLog {
+	return &xidLog{log: log, table: table, told: map[XIDKey]*toldXID{}}
+}
 
-// report takes the events of a tick.
-func (l *xidLog) report(events []gpu.Event, now time.Time) {
+// report takes the events of a tick and the devices that are known.
+func (l *xidLog) report(events []gpu.Event, devices []gpu.Device, now time.Time) {
 	for _, e := range events {
 		if e.Kind != gpu.EventXID {
 			continue
@@ -63,7 +68,7 @@ func (l *xidLog) report(events []gpu.Event, now time.Time) {
 	for i, key := range due {
 		t := l.told[key]
 		if i < xidLogLimit {
-			l.log.Warn("XID", key.attrs(t)...)
+			l.log.Warn("XID", l.attrs(key, t, devices)...)
 		}
 		t.at, t.untold = now, 0
 	}
@@ -72,10 +77,15 @@ func (l *xidLog) report(events []gpu.Event, now time.Time) {
 	}
 }
 
-// attrs say which XID it was, how often since it was last told, and when, since a repeat is
+// attrs say which XID it was and where, how often since it was last told, and when, since a repeat is
 // told late.
-func (k XIDKey) attrs(t *toldXID) []any {
-	out := []any{"xid", k.XID, "gpu", string(k.GPU)}
+func (l *xidLog) attrs(k XIDKey, t *toldXID, devices []gpu.Device) []any {
+	out := []any{"xid", k.XID}
+	if l.table != nil {
+		known := l.table.Lookup(k.XID)
+		out = append(out, "name", known.Name, "class", known.Class.String())
+	}
+	out = append(append(out, "gpu", string(k.GPU)), placed(devices, k.GPU)...)
 	if k.GPUInstance != gpu.NoInstance {
 		out = append(out, "gpu_instance", k.GPUInstance)
 	}

@@ -17,11 +17,12 @@ import (
 	"github.com/oklog/run"
 	"github.com/prometheus/common/version"
 
-	"github.com/gpumeter/gpumeter/etc"
 	"github.com/gpumeter/gpumeter/pkg/dcgm"
 	"github.com/gpumeter/gpumeter/pkg/exporter"
 	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/health"
 	"github.com/gpumeter/gpumeter/pkg/kubelet"
+	"github.com/gpumeter/gpumeter/pkg/ledger"
 	"github.com/gpumeter/gpumeter/pkg/meter"
 	"github.com/gpumeter/gpumeter/pkg/sim"
 )
@@ -40,6 +41,16 @@ type App struct {
 	kubelet  *kubelet.Client
 	sources  *Sources
 	source   Chosen
+	// fields are what the counters asked for at the start.
+	fields []gpu.FieldID
+	// host names the node, as the hostname label does.
+	host string
+	xids *health.XIDTable
+	// conditions is nil where nothing is kept.
+	conditions *ledger.Conditions
+	// stream is nil where the verdicts are told to nobody.
+	stream    *stream
+	inventory *ledger.Inventory
 	// released says that the driver is let go of; it is watchRelease's.
 	released bool
 	bound    chan struct{}
@@ -107,8 +118,9 @@ func (a *App) wire() error {
 	if err := a.choose(); err != nil {
 		return err
 	}
+	a.fields = a.counters.current.Fields()
 	mc := meter.Config{
-		Telemetry: a.source.Driver, Fields: a.counters.current.Fields(), Policy: policy,
+		Telemetry: a.source.Driver, Fields: a.fields, Policy: policy,
 		Interval: interval, ListingMaxAge: a.cfg.KubeletMaxAge, EventWindow: xidWindow, ClockWindow: clockWindow, Log: a.log,
 	}
 	if a.cfg.Kubernetes {
@@ -119,11 +131,21 @@ func (a *App) wire() error {
 	} else {
 		a.log.Info("pods are not mapped, so who holds the GPUs is unobserved; --kubernetes maps them")
 	}
+	if err := a.watchHealth(&mc); err != nil {
+		return err
+	}
+	a.remember(&mc)
+	if a.cfg.healthSocket() != "" {
+		mc.Also = streamFields()
+	}
 	if a.meter, err = meter.New(mc); err != nil {
 		return fmt.Errorf("--clock-events-count-window-size or --collect-interval: %w", err)
 	}
 	return a.show(xidWindow, clockWindow)
 }
+
+// longestFirstTick is how long a scrape waits for the first tick at most.
+const longestFirstTick = 5 * time.Second
 
 // show makes the exporter of what the meter measures.
 func (a *App) show(xidWindow, clockWindow time.Duration) error {
@@ -131,24 +153,25 @@ func (a *App) show(xidWindow, clockWindow time.Duration) error {
 	if node := a.sources.Node(); node != nil {
 		simulated = node.Scenario().Node
 	}
-	host, err := a.cfg.Hostname(simulated)
-	if err != nil {
+	var err error
+	if a.host, err = a.cfg.Hostname(simulated); err != nil {
 		return err
 	}
-	xids, problems := parseXIDs("xid.yaml (built in)", etc.XIDs())
-	for _, p := range problems {
-		a.log.Error("XID table", "problem", p)
+	if a.cfg.healthSocket() != "" {
+		a.stream = a.newStream()
 	}
 	var links []exporter.Link
 	if a.cfg.EnablePprof {
 		links = append(links, exporter.Link{Path: "/debug/pprof/", Text: "profiles of the exporter itself"})
 	}
 	a.exporter, err = exporter.New(a.meter, a.counters.current, exporter.Config{
-		Hostname: host, HostnameLabel: a.cfg.HostnameLabel, OldNamespace: a.cfg.UseOldNamespace,
+		Hostname: a.host, HostnameLabel: a.cfg.HostnameLabel, OldNamespace: a.cfg.UseOldNamespace,
 		VirtualGPUs: a.cfg.VirtualGPUs, PodUID: a.cfg.EnablePodUID, ReplaceBlanksInModelName: a.cfg.ReplaceBlanks,
 		Build: exporter.BuildInfo{Version: Version(), Revision: version.GetRevision(), GoVersion: runtime.Version()},
 		Links: links,
-		XIDs:  xids, XIDWindow: xidWindow, ClockWindow: clockWindow, SourceReason: a.source.Reason,
+		XIDs:  a.xids, XIDWindow: xidWindow, ClockWindow: clockWindow, SourceReason: a.source.Reason,
+		FirstTick: min(longestFirstTick, a.cfg.WriteTimeout/2),
+		Stream:    a.stream.state(), Restored: a.restored(),
 	})
 	if err != nil {
 		return err
@@ -252,6 +275,9 @@ func (a *App) Run(ctx context.Context) error {
 		return a.meter.Run(ctx)
 	})
 	until(a.tellConnected)
+	if a.stream != nil {
+		until(a.serveHealth)
+	}
 	until(a.watchSelections)
 	until(a.watchRelease)
 	until(a.watchCounters)
@@ -268,6 +294,13 @@ func (a *App) close() error {
 	var errs []error
 	if a.kubelet != nil {
 		errs = append(errs, a.kubelet.Close())
+	}
+	if a.conditions != nil {
+		// A disk that hangs must not keep the process.
+		errs = append(errs, within(closePatience, a.conditions.Close))
+	}
+	if a.inventory != nil {
+		errs = append(errs, within(closePatience, a.inventory.Close))
 	}
 	errs = append(errs, a.sources.Close())
 	return errors.Join(errs...)

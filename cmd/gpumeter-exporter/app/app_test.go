@@ -34,6 +34,13 @@ func simulated() Config {
 	return c
 }
 
+// aloof is the configuration without what would touch this machine: nothing is kept on its disk, and no
+// socket served in its folders.
+func aloof(c Config) Config {
+	c.Health.LedgerDir, c.Health.Socket = "", ""
+	return c
+}
+
 // logs is a place to write to from several goroutines.
 type logs struct {
 	mu sync.Mutex
@@ -143,7 +150,8 @@ func TestExporterServesASimulatedNode(t *testing.T) {
 
 func TestPodUIDsComeFromTheDeviceCheckpoint(t *testing.T) {
 	cfg := simulated()
-	cfg.EnablePodUID = true
+	// A busy machine must have the time to answer: a late one is a warning too.
+	cfg.EnablePodUID, cfg.Interval = true, "2s"
 	r := start(t, cfg)
 	page := eventually(t, r.url+"/metrics", "gpumeter_allocation_share{")
 	for line := range strings.SplitSeq(page, "\n") {
@@ -157,7 +165,9 @@ func TestPodUIDsComeFromTheDeviceCheckpoint(t *testing.T) {
 }
 
 func TestFirstTickOfASimulatedNodeHasNoFault(t *testing.T) {
-	r := start(t, simulated())
+	cfg := simulated()
+	cfg.Interval = "2s"
+	r := start(t, cfg)
 	eventually(t, r.url+"/readyz", "ready\n")
 	if strings.Contains(r.logs.String(), "level=WARN") {
 		t.Errorf("warnings:\n%s", r.logs)

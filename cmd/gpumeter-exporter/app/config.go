@@ -72,6 +72,8 @@ type Config struct {
 	// XIDWindow and ClockWindow are how far back the DCGM_EXP_*_COUNT metrics look.
 	XIDWindow, ClockWindow string
 
+	Health HealthConfig
+
 	Scenario string
 	Speed    float64
 	Seed     uint64
@@ -232,6 +234,9 @@ func (c Config) Validate() error {
 		return err
 	}
 	if err := c.validateSource(); err != nil {
+		return err
+	}
+	if err := c.Health.validate(); err != nil {
 		return err
 	}
 	switch c.GPUIDType {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +94,18 @@ func TestFlagsAndEnvironmentOfDcgmExporter(t *testing.T) {
 		}},
 		{"not yet", map[string]string{"KUBERNETES_ENABLE_DRA": "true"}, []string{"--fake-gpus", "-m", "ns:cm"}, func(c *Config) {
 			c.NotYet = []string{"--configmap-data=ns:cm", "--kubernetes-enable-dra=true", "--fake-gpus=true"}
+		}},
+		{"health", map[string]string{"GPUMETER_LEDGER_DIR": "/data", "GPUMETER_HEALTH_SOCKET_GROUP": "gpu", "GPUMETER_HEALTH_STUCK_AFTER": "5m"}, []string{
+			"--xid-file=/x.yaml", "--health-hold-down=10s", "--health-flap-limit=-1", "--health-flap-window=2h",
+			"--health-contained-limit=3", "--health-contained-window=30m", "--health-socket=/s",
+		}, func(c *Config) {
+			c.Health = HealthConfig{
+				LedgerDir: "/data", LedgerDirSet: true, XIDFile: "/x.yaml", HoldDown: 10 * time.Second, FlapLimit: -1, FlapWindow: 2 * time.Hour,
+				ContainedLimit: 3, ContainedWindow: 30 * time.Minute, StuckAfter: 5 * time.Minute, Socket: "/s", SocketSet: true, SocketGroup: "gpu",
+			}
+		}},
+		{"neither kept nor served", nil, []string{"--ledger-dir=", "--health-socket="}, func(c *Config) {
+			c.Health.LedgerDir, c.Health.LedgerDirSet, c.Health.Socket, c.Health.SocketSet = "", true, "", true
 		}},
 		{"model names", nil, []string{"--rbmn"}, func(c *Config) { c.ReplaceBlanks = true }},
 	}
@@ -197,6 +210,19 @@ func TestWrongConfigurationSaysWhatToDo(t *testing.T) {
 		{"window too long for the interval", func(c *Config) { c.ClockWindow = "24h" }, []string{"--clock-events-count-window-size", "--collect-interval"}},
 		{"log level", func(c *Config) { c.DCGMLogLevel = "LOUD" }, []string{"--dcgm-log-level", "LOUD", "VERB"}},
 		{"scenario", func(c *Config) { c.Scenario = "h100" }, []string{"--scenario", "h100x8-exclusive"}},
+		{"hold-down", func(c *Config) { c.Health.HoldDown = -time.Second }, []string{"--health-hold-down", "more than 0"}},
+		{"flap limit", func(c *Config) { c.Health.FlapLimit = 0 }, []string{"--health-flap-limit 0", "-1"}},
+		{"flap window", func(c *Config) { c.Health.FlapWindow = 1e6 * time.Hour }, []string{"--health-flap-window", "168h"}},
+		{"contained limit", func(c *Config) { c.Health.ContainedLimit = 1 }, []string{"--health-contained-limit 1", "2 to 64"}},
+		{"contained window", func(c *Config) { c.Health.ContainedWindow = 0 }, []string{"--health-contained-window"}},
+		{"stuck", func(c *Config) { c.Health.StuckAfter = 0 }, []string{"--health-stuck-after"}},
+		{"stuck too soon", func(c *Config) { c.Health.StuckAfter = 4 * time.Second }, []string{"--health-stuck-after 4s", "5s or more"}},
+		{"a ledger in a file", func(c *Config) { c.Health.LedgerDir, c.Health.LedgerDirSet = "/proc/self/exe", true }, []string{"--ledger-dir /proc/self/exe", "not a folder"}},
+		{"no XID file", func(c *Config) { c.Health.XIDFile = "/nowhere/xid.yaml" }, []string{"--xid-file", "/nowhere/xid.yaml"}},
+		{"a socket in no folder", func(c *Config) { c.Health.Socket, c.Health.SocketSet = "/proc/self/exe/health.sock", true }, []string{"--health-socket", "/proc/self/exe/health.sock"}},
+		{"a socket's group", func(c *Config) {
+			c.Health.Socket, c.Health.SocketSet, c.Health.SocketGroup = filepath.Join(t.TempDir(), "s"), true, "no-such-group"
+		}, []string{"--health-socket", "no-such-group"}},
 		{"counters", func(c *Config) { c.Collectors, c.CollectorsSet = "/nowhere/x.csv", true }, []string{"/nowhere/x.csv", "--collectors"}},
 		{"web config", func(c *Config) { c.WebConfigFile = "/nowhere/web.yml" }, []string{"/nowhere/web.yml"}},
 		{"address", func(c *Config) { c.Address = "300.1.1.1:1" }, []string{"--address", "300.1.1.1"}},

@@ -53,7 +53,7 @@ func openCounters(cfg Config, log *slog.Logger) (*counterFile, error) {
 		return nil, errors.New("--collectors is empty: give a readable CSV file, or leave the flag out for the default")
 	}
 	f := &counterFile{path: cfg.Collectors}
-	data, err := readCounters(f.path)
+	data, err := readPlain(f.path)
 	name := f.path
 	if errors.Is(err, fs.ErrNotExist) && !cfg.CollectorsSet {
 		log.Info("using the built-in default counters", "because", f.path+" does not exist")
@@ -74,7 +74,7 @@ func openCounters(cfg Config, log *slog.Logger) (*counterFile, error) {
 
 // readCounters reads no more of a file than its parser takes, and nothing that is no plain
 // file: a pipe would block for as long as nobody writes to it.
-func readCounters(path string) ([]byte, error) {
+func readPlain(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func (a *App) reload(asked bool) {
 		}
 		return
 	}
-	data, err := readCounters(f.path)
+	data, err := readPlain(f.path)
 	if err == nil && bytes.Equal(data, f.data) && !asked {
 		return
 	}

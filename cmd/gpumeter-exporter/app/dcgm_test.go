@@ -39,7 +39,7 @@ func onDCGM(s *dcgmsim.Sim) Config {
 	c := Defaults()
 	c.DCGMLibrary, c.NVMLLibrary = s.Path, "/nowhere/libnvidia-ml.so.1"
 	c.Address, c.Interval = "127.0.0.1:0", "100ms"
-	return c
+	return aloof(c)
 }
 
 func (r running) does(t *testing.T, s *dcgmsim.Sim, commands ...string) {

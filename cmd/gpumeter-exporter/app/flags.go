@@ -20,6 +20,7 @@ func Command(stdout, stderr io.Writer, run func(context.Context, Config) error) 
 	cfg := &Config{}
 	flags, note := cfg.ReadingFlags()
 	flags = append(flags, cfg.servingFlags()...)
+	flags = append(flags, cfg.Health.Flags()...)
 	flags = append(flags, grantedFlags()...)
 	later := notYetFlags()
 	return &cli.Command{
@@ -57,6 +58,7 @@ func Defaults() Config {
 		GPUIDType:  "uid", HostnameLabel: "hostname", MIGPolicy: "blend",
 		Source: "auto", DCGMLogLevel: "NONE",
 		Devices: "f", SwitchDevices: "f", CPUDevices: "f", XIDWindow: "300000", ClockWindow: "300000",
+		Health:   defaultHealth(),
 		Scenario: "default", Speed: 1,
 		ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, LogFormat: "text",
 	}
@@ -117,6 +119,7 @@ func (c *Config) note(cmd *cli.Command) {
 	c.CollectorsSet = cmd.IsSet("collectors")
 	c.KubeletSet = cmd.IsSet("pod-resources-kubelet-socket")
 	c.SeedSet = cmd.IsSet("seed")
+	c.Health.Note(cmd)
 }
 
 // ReadingFlags are those that say what is read and where: counters, GPUs, kubelet. They are

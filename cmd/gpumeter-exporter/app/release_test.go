@@ -16,6 +16,7 @@ import (
 // serving is an App that runs on cards until the test ends.
 func serving(t *testing.T, cfg Config, d *card) running {
 	t.Helper()
+	cfg = aloof(cfg)
 	cfg.Address, cfg.Interval = "127.0.0.1:0", "100ms"
 	l := &logs{}
 	a := &App{cfg: cfg, log: slog.New(slog.NewTextHandler(l, nil)), bound: make(chan struct{})}

@@ -230,7 +230,10 @@ func (a *App) watchSelections(ctx context.Context) error {
 	for {
 		s, stale := a.meter.Watch()
 		if len(s.Reading.Devices) > 0 && !incomplete(&s.Reading) {
-			warnings, err := a.cfg.Misselected(&s.Reading, a.source.Driver)
+			// What the meter reads for itself selects nothing.
+			reading := s.Reading
+			reading.Fields = a.fields
+			warnings, err := a.cfg.Misselected(&reading, a.source.Driver)
 			if err != nil {
 				return err
 			}

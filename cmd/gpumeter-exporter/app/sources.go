@@ -334,12 +334,17 @@ func closeDriver(d Driver) error {
 	if !ok {
 		return nil
 	}
+	return within(closePatience, c.Close)
+}
+
+// within gives up on f after patience; f goes on by itself.
+func within(patience time.Duration, f func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- c.Close() }()
+	go func() { done <- f() }()
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(closePatience):
-		return fmt.Errorf("no end within %v; it is left behind", closePatience)
+	case <-time.After(patience):
+		return fmt.Errorf("no end within %v; it is left behind", patience)
 	}
 }

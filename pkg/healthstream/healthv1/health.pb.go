@@ -387,7 +387,10 @@ type NodeHealth struct {
 	// What is counted of each device, ordered by device.
 	Records []*Record `protobuf:"bytes,9,rep,name=records,proto3" json:"records,omitempty"`
 	// The latest words of operators, oldest first.
-	Clearings     []*Clearing `protobuf:"bytes,10,rep,name=clearings,proto3" json:"clearings,omitempty"`
+	Clearings []*Clearing `protobuf:"bytes,10,rep,name=clearings,proto3" json:"clearings,omitempty"`
+	// Faults that withdrew a device and that evidence has ended, for a day or longer; also those that
+	// were handed over and withdraw nothing here.
+	Ended         []*Ending `protobuf:"bytes,11,rep,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -488,6 +491,13 @@ func (x *NodeHealth) GetRecords() []*Record {
 func (x *NodeHealth) GetClearings() []*Clearing {
 	if x != nil {
 		return x.Clearings
+	}
+	return nil
+}
+
+func (x *NodeHealth) GetEnded() []*Ending {
+	if x != nil {
+		return x.Ended
 	}
 	return nil
 }
@@ -1284,6 +1294,92 @@ func (x *Clearing) GetStanding() []*Condition {
 	return nil
 }
 
+// Ending is that a condition is over.
+type Ending struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The part, as a condition has it.
+	Gpu               string                 `protobuf:"bytes,1,opt,name=gpu,proto3" json:"gpu,omitempty"`
+	GpuInstanceId     *int32                 `protobuf:"varint,2,opt,name=gpu_instance_id,json=gpuInstanceId,proto3,oneof" json:"gpu_instance_id,omitempty"`
+	ComputeInstanceId *int32                 `protobuf:"varint,3,opt,name=compute_instance_id,json=computeInstanceId,proto3,oneof" json:"compute_instance_id,omitempty"`
+	Placement         *Placement             `protobuf:"bytes,4,opt,name=placement,proto3" json:"placement,omitempty"`
+	Kind              string                 `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`
+	Ended             *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *Ending) Reset() {
+	*x = Ending{}
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ending) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ending) ProtoMessage() {}
+
+func (x *Ending) ProtoReflect() protoreflect.Message {
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ending.ProtoReflect.Descriptor instead.
+func (*Ending) Descriptor() ([]byte, []int) {
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Ending) GetGpu() string {
+	if x != nil {
+		return x.Gpu
+	}
+	return ""
+}
+
+func (x *Ending) GetGpuInstanceId() int32 {
+	if x != nil && x.GpuInstanceId != nil {
+		return *x.GpuInstanceId
+	}
+	return 0
+}
+
+func (x *Ending) GetComputeInstanceId() int32 {
+	if x != nil && x.ComputeInstanceId != nil {
+		return *x.ComputeInstanceId
+	}
+	return 0
+}
+
+func (x *Ending) GetPlacement() *Placement {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
+func (x *Ending) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Ending) GetEnded() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
 // ClearRequest is an operator's word that a device is good.
 type ClearRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1299,7 +1395,7 @@ type ClearRequest struct {
 
 func (x *ClearRequest) Reset() {
 	*x = ClearRequest{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[12]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1407,7 @@ func (x *ClearRequest) String() string {
 func (*ClearRequest) ProtoMessage() {}
 
 func (x *ClearRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[12]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1420,7 @@ func (x *ClearRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearRequest.ProtoReflect.Descriptor instead.
 func (*ClearRequest) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{12}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ClearRequest) GetDevice() string {
@@ -1358,7 +1454,7 @@ type ClearResponse struct {
 
 func (x *ClearResponse) Reset() {
 	*x = ClearResponse{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[13]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1370,7 +1466,7 @@ func (x *ClearResponse) String() string {
 func (*ClearResponse) ProtoMessage() {}
 
 func (x *ClearResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[13]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1383,7 +1479,7 @@ func (x *ClearResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearResponse.ProtoReflect.Descriptor instead.
 func (*ClearResponse) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{13}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ClearResponse) GetClearing() *Clearing {
@@ -1405,7 +1501,7 @@ type ReportFactsRequest struct {
 
 func (x *ReportFactsRequest) Reset() {
 	*x = ReportFactsRequest{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[14]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1417,7 +1513,7 @@ func (x *ReportFactsRequest) String() string {
 func (*ReportFactsRequest) ProtoMessage() {}
 
 func (x *ReportFactsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[14]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1430,7 +1526,7 @@ func (x *ReportFactsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportFactsRequest.ProtoReflect.Descriptor instead.
 func (*ReportFactsRequest) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{14}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReportFactsRequest) GetReporter() string {
@@ -1463,7 +1559,7 @@ type Fact struct {
 
 func (x *Fact) Reset() {
 	*x = Fact{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[15]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1475,7 +1571,7 @@ func (x *Fact) String() string {
 func (*Fact) ProtoMessage() {}
 
 func (x *Fact) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[15]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1488,7 +1584,7 @@ func (x *Fact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fact.ProtoReflect.Descriptor instead.
 func (*Fact) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{15}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Fact) GetGpu() string {
@@ -1530,7 +1626,7 @@ type ReportFactsResponse struct {
 
 func (x *ReportFactsResponse) Reset() {
 	*x = ReportFactsResponse{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[16]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +1638,7 @@ func (x *ReportFactsResponse) String() string {
 func (*ReportFactsResponse) ProtoMessage() {}
 
 func (x *ReportFactsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[16]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,10 +1651,112 @@ func (x *ReportFactsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportFactsResponse.ProtoReflect.Descriptor instead.
 func (*ReportFactsResponse) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{16}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReportFactsResponse) GetRefused() []string {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// HandOverRequest has what one client heard.
+type HandOverRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who heard it: "gpumeter-device-plugin".
+	Reporter string `protobuf:"bytes,1,opt,name=reporter,proto3" json:"reporter,omitempty"`
+	// XIDs that withdraw a device: gpu and instances, kind "xid_79" and xid, since, last, count and
+	// boot_id count; the class is the server's own.
+	Conditions    []*Condition `protobuf:"bytes,2,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HandOverRequest) Reset() {
+	*x = HandOverRequest{}
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HandOverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HandOverRequest) ProtoMessage() {}
+
+func (x *HandOverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HandOverRequest.ProtoReflect.Descriptor instead.
+func (*HandOverRequest) Descriptor() ([]byte, []int) {
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *HandOverRequest) GetReporter() string {
+	if x != nil {
+		return x.Reporter
+	}
+	return ""
+}
+
+func (x *HandOverRequest) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
+// HandOverResponse says what was not taken; the rest was.
+type HandOverResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why, one line for each condition that was refused.
+	Refused       []string `protobuf:"bytes,1,rep,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HandOverResponse) Reset() {
+	*x = HandOverResponse{}
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HandOverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HandOverResponse) ProtoMessage() {}
+
+func (x *HandOverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HandOverResponse.ProtoReflect.Descriptor instead.
+func (*HandOverResponse) Descriptor() ([]byte, []int) {
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *HandOverResponse) GetRefused() []string {
 	if x != nil {
 		return x.Refused
 	}
@@ -1580,7 +1778,7 @@ const file_gpumeter_health_v1_health_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\tR\x05epoch\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12.\n" +
 	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x128\n" +
-	"\tevaluated\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tevaluated\"\x92\x03\n" +
+	"\tevaluated\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tevaluated\"\xc4\x03\n" +
 	"\n" +
 	"NodeHealth\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\tR\x05epoch\x12\x18\n" +
@@ -1593,7 +1791,8 @@ const file_gpumeter_health_v1_health_proto_rawDesc = "" +
 	"\bverdicts\x18\b \x03(\v2\x1b.gpumeter.health.v1.VerdictR\bverdicts\x124\n" +
 	"\arecords\x18\t \x03(\v2\x1a.gpumeter.health.v1.RecordR\arecords\x12:\n" +
 	"\tclearings\x18\n" +
-	" \x03(\v2\x1c.gpumeter.health.v1.ClearingR\tclearings\"\xb4\x05\n" +
+	" \x03(\v2\x1c.gpumeter.health.v1.ClearingR\tclearings\x120\n" +
+	"\x05ended\x18\v \x03(\v2\x1a.gpumeter.health.v1.EndingR\x05ended\"\xb4\x05\n" +
 	"\x06Device\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x16\n" +
 	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x14\n" +
@@ -1674,7 +1873,16 @@ const file_gpumeter_health_v1_health_proto_rawDesc = "" +
 	"\x02by\x18\x03 \x01(\tR\x02by\x12.\n" +
 	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x123\n" +
 	"\x05ended\x18\x05 \x03(\v2\x1d.gpumeter.health.v1.ConditionR\x05ended\x129\n" +
-	"\bstanding\x18\x06 \x03(\v2\x1d.gpumeter.health.v1.ConditionR\bstanding\"N\n" +
+	"\bstanding\x18\x06 \x03(\v2\x1d.gpumeter.health.v1.ConditionR\bstanding\"\xab\x02\n" +
+	"\x06Ending\x12\x10\n" +
+	"\x03gpu\x18\x01 \x01(\tR\x03gpu\x12+\n" +
+	"\x0fgpu_instance_id\x18\x02 \x01(\x05H\x00R\rgpuInstanceId\x88\x01\x01\x123\n" +
+	"\x13compute_instance_id\x18\x03 \x01(\x05H\x01R\x11computeInstanceId\x88\x01\x01\x12;\n" +
+	"\tplacement\x18\x04 \x01(\v2\x1d.gpumeter.health.v1.PlacementR\tplacement\x12\x12\n" +
+	"\x04kind\x18\x05 \x01(\tR\x04kind\x120\n" +
+	"\x05ended\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05endedB\x12\n" +
+	"\x10_gpu_instance_idB\x16\n" +
+	"\x14_compute_instance_id\"N\n" +
 	"\fClearRequest\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\tR\x06device\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x0e\n" +
@@ -1690,6 +1898,13 @@ const file_gpumeter_health_v1_health_proto_rawDesc = "" +
 	"\x05class\x18\x03 \x01(\x0e2\x19.gpumeter.health.v1.ClassR\x05class\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\tR\x04text\"/\n" +
 	"\x13ReportFactsResponse\x12\x18\n" +
+	"\arefused\x18\x01 \x03(\tR\arefused\"l\n" +
+	"\x0fHandOverRequest\x12\x1a\n" +
+	"\breporter\x18\x01 \x01(\tR\breporter\x12=\n" +
+	"\n" +
+	"conditions\x18\x02 \x03(\v2\x1d.gpumeter.health.v1.ConditionR\n" +
+	"conditions\",\n" +
+	"\x10HandOverResponse\x12\x18\n" +
 	"\arefused\x18\x01 \x03(\tR\arefused*^\n" +
 	"\x06Status\x12\x16\n" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n" +
@@ -1706,11 +1921,12 @@ const file_gpumeter_health_v1_health_proto_rawDesc = "" +
 	"\vCLASS_RESET\x10\x05\x12\x0e\n" +
 	"\n" +
 	"CLASS_NODE\x10\x06\x12\x12\n" +
-	"\x0eCLASS_HARDWARE\x10\a2\x86\x02\n" +
+	"\x0eCLASS_HARDWARE\x10\a2\xdd\x02\n" +
 	"\x06Health\x12N\n" +
 	"\x05Watch\x12 .gpumeter.health.v1.WatchRequest\x1a!.gpumeter.health.v1.WatchResponse0\x01\x12L\n" +
 	"\x05Clear\x12 .gpumeter.health.v1.ClearRequest\x1a!.gpumeter.health.v1.ClearResponse\x12^\n" +
-	"\vReportFacts\x12&.gpumeter.health.v1.ReportFactsRequest\x1a'.gpumeter.health.v1.ReportFactsResponseB8Z6github.com/gpumeter/gpumeter/pkg/healthstream/healthv1b\x06proto3"
+	"\vReportFacts\x12&.gpumeter.health.v1.ReportFactsRequest\x1a'.gpumeter.health.v1.ReportFactsResponse\x12U\n" +
+	"\bHandOver\x12#.gpumeter.health.v1.HandOverRequest\x1a$.gpumeter.health.v1.HandOverResponseB8Z6github.com/gpumeter/gpumeter/pkg/healthstream/healthv1b\x06proto3"
 
 var (
 	file_gpumeter_health_v1_health_proto_rawDescOnce sync.Once
@@ -1725,7 +1941,7 @@ func file_gpumeter_health_v1_health_proto_rawDescGZIP() []byte {
 }
 
 var file_gpumeter_health_v1_health_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_gpumeter_health_v1_health_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_gpumeter_health_v1_health_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_gpumeter_health_v1_health_proto_goTypes = []any{
 	(Status)(0),                   // 0: gpumeter.health.v1.Status
 	(Class)(0),                    // 1: gpumeter.health.v1.Class
@@ -1741,56 +1957,65 @@ var file_gpumeter_health_v1_health_proto_goTypes = []any{
 	(*Condition)(nil),             // 11: gpumeter.health.v1.Condition
 	(*Record)(nil),                // 12: gpumeter.health.v1.Record
 	(*Clearing)(nil),              // 13: gpumeter.health.v1.Clearing
-	(*ClearRequest)(nil),          // 14: gpumeter.health.v1.ClearRequest
-	(*ClearResponse)(nil),         // 15: gpumeter.health.v1.ClearResponse
-	(*ReportFactsRequest)(nil),    // 16: gpumeter.health.v1.ReportFactsRequest
-	(*Fact)(nil),                  // 17: gpumeter.health.v1.Fact
-	(*ReportFactsResponse)(nil),   // 18: gpumeter.health.v1.ReportFactsResponse
-	nil,                           // 19: gpumeter.health.v1.Record.TransitionsEntry
-	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*Ending)(nil),                // 14: gpumeter.health.v1.Ending
+	(*ClearRequest)(nil),          // 15: gpumeter.health.v1.ClearRequest
+	(*ClearResponse)(nil),         // 16: gpumeter.health.v1.ClearResponse
+	(*ReportFactsRequest)(nil),    // 17: gpumeter.health.v1.ReportFactsRequest
+	(*Fact)(nil),                  // 18: gpumeter.health.v1.Fact
+	(*ReportFactsResponse)(nil),   // 19: gpumeter.health.v1.ReportFactsResponse
+	(*HandOverRequest)(nil),       // 20: gpumeter.health.v1.HandOverRequest
+	(*HandOverResponse)(nil),      // 21: gpumeter.health.v1.HandOverResponse
+	nil,                           // 22: gpumeter.health.v1.Record.TransitionsEntry
+	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
 }
 var file_gpumeter_health_v1_health_proto_depIdxs = []int32{
 	5,  // 0: gpumeter.health.v1.WatchResponse.health:type_name -> gpumeter.health.v1.NodeHealth
 	4,  // 1: gpumeter.health.v1.WatchResponse.heartbeat:type_name -> gpumeter.health.v1.Heartbeat
-	20, // 2: gpumeter.health.v1.WatchResponse.heartbeat_interval:type_name -> google.protobuf.Duration
-	21, // 3: gpumeter.health.v1.Heartbeat.time:type_name -> google.protobuf.Timestamp
-	21, // 4: gpumeter.health.v1.Heartbeat.evaluated:type_name -> google.protobuf.Timestamp
-	21, // 5: gpumeter.health.v1.NodeHealth.time:type_name -> google.protobuf.Timestamp
+	23, // 2: gpumeter.health.v1.WatchResponse.heartbeat_interval:type_name -> google.protobuf.Duration
+	24, // 3: gpumeter.health.v1.Heartbeat.time:type_name -> google.protobuf.Timestamp
+	24, // 4: gpumeter.health.v1.Heartbeat.evaluated:type_name -> google.protobuf.Timestamp
+	24, // 5: gpumeter.health.v1.NodeHealth.time:type_name -> google.protobuf.Timestamp
 	6,  // 6: gpumeter.health.v1.NodeHealth.devices:type_name -> gpumeter.health.v1.Device
 	10, // 7: gpumeter.health.v1.NodeHealth.verdicts:type_name -> gpumeter.health.v1.Verdict
 	12, // 8: gpumeter.health.v1.NodeHealth.records:type_name -> gpumeter.health.v1.Record
 	13, // 9: gpumeter.health.v1.NodeHealth.clearings:type_name -> gpumeter.health.v1.Clearing
-	7,  // 10: gpumeter.health.v1.Device.profile:type_name -> gpumeter.health.v1.Profile
-	8,  // 11: gpumeter.health.v1.Device.placement:type_name -> gpumeter.health.v1.Placement
-	9,  // 12: gpumeter.health.v1.Device.peers:type_name -> gpumeter.health.v1.Peer
-	0,  // 13: gpumeter.health.v1.Verdict.status:type_name -> gpumeter.health.v1.Status
-	21, // 14: gpumeter.health.v1.Verdict.since:type_name -> google.protobuf.Timestamp
-	11, // 15: gpumeter.health.v1.Verdict.conditions:type_name -> gpumeter.health.v1.Condition
-	8,  // 16: gpumeter.health.v1.Condition.placement:type_name -> gpumeter.health.v1.Placement
-	1,  // 17: gpumeter.health.v1.Condition.class:type_name -> gpumeter.health.v1.Class
-	21, // 18: gpumeter.health.v1.Condition.since:type_name -> google.protobuf.Timestamp
-	21, // 19: gpumeter.health.v1.Condition.last:type_name -> google.protobuf.Timestamp
-	21, // 20: gpumeter.health.v1.Condition.recovering_since:type_name -> google.protobuf.Timestamp
-	19, // 21: gpumeter.health.v1.Record.transitions:type_name -> gpumeter.health.v1.Record.TransitionsEntry
-	20, // 22: gpumeter.health.v1.Record.unhealthy:type_name -> google.protobuf.Duration
-	21, // 23: gpumeter.health.v1.Clearing.time:type_name -> google.protobuf.Timestamp
-	11, // 24: gpumeter.health.v1.Clearing.ended:type_name -> gpumeter.health.v1.Condition
-	11, // 25: gpumeter.health.v1.Clearing.standing:type_name -> gpumeter.health.v1.Condition
-	13, // 26: gpumeter.health.v1.ClearResponse.clearing:type_name -> gpumeter.health.v1.Clearing
-	17, // 27: gpumeter.health.v1.ReportFactsRequest.facts:type_name -> gpumeter.health.v1.Fact
-	1,  // 28: gpumeter.health.v1.Fact.class:type_name -> gpumeter.health.v1.Class
-	2,  // 29: gpumeter.health.v1.Health.Watch:input_type -> gpumeter.health.v1.WatchRequest
-	14, // 30: gpumeter.health.v1.Health.Clear:input_type -> gpumeter.health.v1.ClearRequest
-	16, // 31: gpumeter.health.v1.Health.ReportFacts:input_type -> gpumeter.health.v1.ReportFactsRequest
-	3,  // 32: gpumeter.health.v1.Health.Watch:output_type -> gpumeter.health.v1.WatchResponse
-	15, // 33: gpumeter.health.v1.Health.Clear:output_type -> gpumeter.health.v1.ClearResponse
-	18, // 34: gpumeter.health.v1.Health.ReportFacts:output_type -> gpumeter.health.v1.ReportFactsResponse
-	32, // [32:35] is the sub-list for method output_type
-	29, // [29:32] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	14, // 10: gpumeter.health.v1.NodeHealth.ended:type_name -> gpumeter.health.v1.Ending
+	7,  // 11: gpumeter.health.v1.Device.profile:type_name -> gpumeter.health.v1.Profile
+	8,  // 12: gpumeter.health.v1.Device.placement:type_name -> gpumeter.health.v1.Placement
+	9,  // 13: gpumeter.health.v1.Device.peers:type_name -> gpumeter.health.v1.Peer
+	0,  // 14: gpumeter.health.v1.Verdict.status:type_name -> gpumeter.health.v1.Status
+	24, // 15: gpumeter.health.v1.Verdict.since:type_name -> google.protobuf.Timestamp
+	11, // 16: gpumeter.health.v1.Verdict.conditions:type_name -> gpumeter.health.v1.Condition
+	8,  // 17: gpumeter.health.v1.Condition.placement:type_name -> gpumeter.health.v1.Placement
+	1,  // 18: gpumeter.health.v1.Condition.class:type_name -> gpumeter.health.v1.Class
+	24, // 19: gpumeter.health.v1.Condition.since:type_name -> google.protobuf.Timestamp
+	24, // 20: gpumeter.health.v1.Condition.last:type_name -> google.protobuf.Timestamp
+	24, // 21: gpumeter.health.v1.Condition.recovering_since:type_name -> google.protobuf.Timestamp
+	22, // 22: gpumeter.health.v1.Record.transitions:type_name -> gpumeter.health.v1.Record.TransitionsEntry
+	23, // 23: gpumeter.health.v1.Record.unhealthy:type_name -> google.protobuf.Duration
+	24, // 24: gpumeter.health.v1.Clearing.time:type_name -> google.protobuf.Timestamp
+	11, // 25: gpumeter.health.v1.Clearing.ended:type_name -> gpumeter.health.v1.Condition
+	11, // 26: gpumeter.health.v1.Clearing.standing:type_name -> gpumeter.health.v1.Condition
+	8,  // 27: gpumeter.health.v1.Ending.placement:type_name -> gpumeter.health.v1.Placement
+	24, // 28: gpumeter.health.v1.Ending.ended:type_name -> google.protobuf.Timestamp
+	13, // 29: gpumeter.health.v1.ClearResponse.clearing:type_name -> gpumeter.health.v1.Clearing
+	18, // 30: gpumeter.health.v1.ReportFactsRequest.facts:type_name -> gpumeter.health.v1.Fact
+	1,  // 31: gpumeter.health.v1.Fact.class:type_name -> gpumeter.health.v1.Class
+	11, // 32: gpumeter.health.v1.HandOverRequest.conditions:type_name -> gpumeter.health.v1.Condition
+	2,  // 33: gpumeter.health.v1.Health.Watch:input_type -> gpumeter.health.v1.WatchRequest
+	15, // 34: gpumeter.health.v1.Health.Clear:input_type -> gpumeter.health.v1.ClearRequest
+	17, // 35: gpumeter.health.v1.Health.ReportFacts:input_type -> gpumeter.health.v1.ReportFactsRequest
+	20, // 36: gpumeter.health.v1.Health.HandOver:input_type -> gpumeter.health.v1.HandOverRequest
+	3,  // 37: gpumeter.health.v1.Health.Watch:output_type -> gpumeter.health.v1.WatchResponse
+	16, // 38: gpumeter.health.v1.Health.Clear:output_type -> gpumeter.health.v1.ClearResponse
+	19, // 39: gpumeter.health.v1.Health.ReportFacts:output_type -> gpumeter.health.v1.ReportFactsResponse
+	21, // 40: gpumeter.health.v1.Health.HandOver:output_type -> gpumeter.health.v1.HandOverResponse
+	37, // [37:41] is the sub-list for method output_type
+	33, // [33:37] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_gpumeter_health_v1_health_proto_init() }
@@ -1804,13 +2029,14 @@ func file_gpumeter_health_v1_health_proto_init() {
 	}
 	file_gpumeter_health_v1_health_proto_msgTypes[4].OneofWrappers = []any{}
 	file_gpumeter_health_v1_health_proto_msgTypes[9].OneofWrappers = []any{}
+	file_gpumeter_health_v1_health_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_gpumeter_health_v1_health_proto_rawDesc), len(file_gpumeter_health_v1_health_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   18,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,7 @@ const (
 	Health_Watch_FullMethodName       = "/gpumeter.health.v1.Health/Watch"
 	Health_Clear_FullMethodName       = "/gpumeter.health.v1.Health/Clear"
 	Health_ReportFacts_FullMethodName = "/gpumeter.health.v1.Health/ReportFacts"
+	Health_HandOver_FullMethodName    = "/gpumeter.health.v1.Health/HandOver"
 )
 
 // HealthClient is the client API for Health service.
@@ -49,6 +50,11 @@ type HealthClient interface {
 	// ReportFacts tells all that one reporter knows now; what it does not name any more is over.
 	// A server that has restarted has forgotten it: report again after each new epoch.
 	ReportFacts(ctx context.Context, in *ReportFactsRequest, opts ...grpc.CallOption) (*ReportFactsResponse, error)
+	// HandOver tells of what a client has heard the driver say itself, and the list does not show:
+	// XIDs are told once, and to whoever listens then. Each is taken over as if the server had heard
+	// it, unless the server knows better; the list then shows it among the conditions of its device
+	// or in `ended`. It may be repeated until it does. UNIMPLEMENTED: this server takes none.
+	HandOver(ctx context.Context, in *HandOverRequest, opts ...grpc.CallOption) (*HandOverResponse, error)
 }
 
 type healthClient struct {
@@ -98,6 +104,16 @@ func (c *healthClient) ReportFacts(ctx context.Context, in *ReportFactsRequest, 
 	return out, nil
 }
 
+func (c *healthClient) HandOver(ctx context.Context, in *HandOverRequest, opts ...grpc.CallOption) (*HandOverResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(HandOverResponse)
+	err := c.cc.Invoke(ctx, Health_HandOver_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // HealthServer is the server API for Health service.
 // All implementations must embed UnimplementedHealthServer
 // for forward compatibility.
@@ -114,6 +130,11 @@ type HealthServer interface {
 	// ReportFacts tells all that one reporter knows now; what it does not name any more is over.
 	// A server that has restarted has forgotten it: report again after each new epoch.
 	ReportFacts(context.Context, *ReportFactsRequest) (*ReportFactsResponse, error)
+	// HandOver tells of what a client has heard the driver say itself, and the list does not show:
+	// XIDs are told once, and to whoever listens then. Each is taken over as if the server had heard
+	// it, unless the server knows better; the list then shows it among the conditions of its device
+	// or in `ended`. It may be repeated until it does. UNIMPLEMENTED: this server takes none.
+	HandOver(context.Context, *HandOverRequest) (*HandOverResponse, error)
 	mustEmbedUnimplementedHealthServer()
 }
 
@@ -132,6 +153,9 @@ func (UnimplementedHealthServer) Clear(context.Context, *ClearRequest) (*ClearRe
 }
 func (UnimplementedHealthServer) ReportFacts(context.Context, *ReportFactsRequest) (*ReportFactsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReportFacts not implemented")
+}
+func (UnimplementedHealthServer) HandOver(context.Context, *HandOverRequest) (*HandOverResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method HandOver not implemented")
 }
 func (UnimplementedHealthServer) mustEmbedUnimplementedHealthServer() {}
 func (UnimplementedHealthServer) testEmbeddedByValue()                {}
@@ -201,6 +225,24 @@ func _Health_ReportFacts_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Health_HandOver_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(HandOverRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HealthServer).HandOver(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Health_HandOver_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HealthServer).HandOver(ctx, req.(*HandOverRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Health_ServiceDesc is the grpc.ServiceDesc for Health service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -215,6 +257,10 @@ var Health_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReportFacts",
 			Handler:    _Health_ReportFacts_Handler,
+		},
+		{
+			MethodName: "HandOver",
+			Handler:    _Health_HandOver_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

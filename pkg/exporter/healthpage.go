@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package exporter
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/health"
+	"github.com/gpumeter/gpumeter/pkg/meter"
+	"github.com/gpumeter/gpumeter/pkg/sharing"
+)
+
+// healthPage is the health of a node as JSON. docs/health-api.md has its schema, which only grows.
+type healthPage struct {
+	Node    string    `json:"node,omitempty"`
+	Time    time.Time `json:"time"`
+	BootID  string    `json:"bootID,omitempty"`
+	Version uint64    `json:"version"`
+	// Stream is missing where no health stream is served.
+	Stream *toldList `json:"stream,omitempty"`
+	// Saved is missing where conditions are not meant to outlive the exporter.
+	Saved     *bool             `json:"saved,omitempty"`
+	SaveError string            `json:"saveError,omitempty"`
+	Devices   []json.RawMessage `json:"devices"`
+	Clearings []clearedDevice   `json:"clearings"`
+}
+
+type judgedDevice struct {
+	UUID  gpu.UUID `json:"uuid"`
+	Card  gpu.UUID `json:"card"`
+	Index *int     `json:"index,omitempty"`
+	// Listed is false of a GPU that the source does not list any more.
+	Listed   bool         `json:"listed"`
+	Lost     bool         `json:"lost"`
+	Model    string       `json:"model,omitempty"`
+	PCIBusID string       `json:"pciBusID,omitempty"`
+	MIG      *migPosition `json:"mig,omitempty"`
+
+	Status     string            `json:"status"`
+	Since      time.Time         `json:"since,omitzero"`
+	Avoid      bool              `json:"avoid"`
+	Reason     string            `json:"reason,omitempty"`
+	Conditions []shownCondition  `json:"conditions"`
+	Holders    []shownHolder     `json:"holders"`
+	History    *countedOfADevice `json:"history,omitempty"`
+}
+
+type migPosition struct {
+	GPUInstance     int    `json:"gpuInstance"`
+	ComputeInstance int    `json:"computeInstance"`
+	Profile         string `json:"profile"`
+}
+
+type shownCondition struct {
+	Kind  string `json:"kind"`
+	Class string `json:"class"`
+	// Scope is "gpu" for a condition of the whole card, else "instance".
+	Scope           string    `json:"scope"`
+	Withdraws       bool      `json:"withdraws"`
+	Since           time.Time `json:"since,omitzero"`
+	Last            time.Time `json:"last,omitzero"`
+	Count           uint64    `json:"count"`
+	BootID          string    `json:"bootID,omitempty"`
+	XID             int       `json:"xid,omitempty"`
+	Evidence        string    `json:"evidence"`
+	Recovery        string    `json:"recovery,omitempty"`
+	RecoveringSince time.Time `json:"recoveringSince,omitzero"`
+}
+
+type shownHolder struct {
+	Namespace string   `json:"namespace"`
+	Pod       string   `json:"pod"`
+	PodUID    string   `json:"podUID,omitempty"`
+	Container string   `json:"container"`
+	Device    gpu.UUID `json:"device"`
+	// Share is the part of the physical GPU.
+	Share float64 `json:"share"`
+}
+
+type countedOfADevice struct {
+	Transitions      map[string]uint64 `json:"transitions"`
+	UnhealthySeconds float64           `json:"unhealthySeconds"`
+	Clearings        uint64            `json:"clearings"`
+}
+
+type clearedDevice struct {
+	Device gpu.UUID         `json:"device"`
+	Time   time.Time        `json:"time"`
+	By     string           `json:"by"`
+	Reason string           `json:"reason"`
+	Ended  []shownCondition `json:"ended"`
+}
+
+// healthJSON is a page's health, encoded when somebody first asks for it.
+type healthJSON struct {
+	page    healthPage
+	devices []health.Verdict
+	all     []byte
+	err     error
+}
+
+func encodeHealth(cfg *Config, s *meter.Snapshot) *healthJSON {
+	h := &healthJSON{page: healthPage{Node: cfg.Hostname, Time: s.Time, Stream: cfg.told(), Devices: []json.RawMessage{}, Clearings: []clearedDevice{}}}
+	if s.HealthStore != (meter.StoreState{}) {
+		h.page.Saved, h.page.SaveError = &s.HealthStore.Saved, s.HealthStore.Err
+	}
+	if r := s.Health; r != nil {
+		h.page.BootID, h.page.Version, h.devices = r.BootID, r.Version, r.Verdicts
+		holders, records := holdersOf(&s.Division), make(map[gpu.UUID]*health.Record, len(r.Records))
+		for i := range r.Records {
+			records[r.Records[i].Device] = &r.Records[i]
+		}
+		listed := make(map[gpu.UUID]*gpu.Device, len(s.Reading.Devices))
+		for i := range s.Reading.Devices {
+			listed[s.Reading.Devices[i].UUID] = &s.Reading.Devices[i]
+		}
+		for i := range r.Verdicts {
+			v := &r.Verdicts[i]
+			d, err := json.Marshal(showDevice(v, listed[v.Device], records[v.Device], holders[v.Device]))
+			h.page.Devices, h.err = append(h.page.Devices, d), cmp.Or(h.err, err)
+		}
+		for _, c := range r.Clearings {
+			h.page.Clearings = append(h.page.Clearings, clearedDevice{c.Device, c.Time, c.By, c.Reason, showConditions(c.Ended)})
+		}
+	}
+	if h.err == nil {
+		h.all, h.err = json.Marshal(&h.page)
+	}
+	return h
+}
+
+// only is what concerns one device: itself and, for a physical GPU, its MIG devices; nil where
+// there is no verdict on it.
+func (h *healthJSON) only(device gpu.UUID) ([]byte, error) {
+	p := h.page
+	p.Devices, p.Clearings = nil, slices.DeleteFunc(slices.Clone(p.Clearings), func(c clearedDevice) bool { return c.Device != device })
+	for i := range h.devices {
+		if v := &h.devices[i]; v.Device == device || v.Card == device {
+			p.Devices = append(p.Devices, h.page.Devices[i])
+		}
+	}
+	if p.Devices == nil {
+		return nil, nil
+	}
+	return json.Marshal(&p)
+}
+
+func showDevice(v *health.Verdict, d *gpu.Device, counted *health.Record, holders []shownHolder) judgedDevice {
+	j := judgedDevice{
+		UUID: v.Device, Card: v.Card, Status: v.Status.String(), Since: v.Since, Avoid: avoided(v), Reason: v.Reason,
+		Conditions: showConditions(v.Conditions), Holders: holders,
+	}
+	if j.Holders == nil {
+		j.Holders = []shownHolder{}
+	}
+	if d != nil {
+		j.Index, j.Listed, j.Lost, j.Model, j.PCIBusID = &d.Index, true, d.Lost, d.Model, d.PCIBusID
+		if d.IsMIG() {
+			j.MIG = &migPosition{d.GPUInstance, d.ComputeInstance, d.Profile.Name}
+		}
+	}
+	if counted != nil {
+		j.History = &countedOfADevice{map[string]uint64{}, counted.Unhealthy.Seconds(), counted.Clearings}
+		for _, s := range health.Statuses() {
+			j.History.Transitions[s.String()] = counted.Transitions[s.String()]
+		}
+	}
+	return j
+}
+
+func showConditions(conditions []health.Condition) []shownCondition {
+	shown := make([]shownCondition, 0, len(conditions))
+	for _, c := range conditions {
+		scope := "instance"
+		if c.GPUInstance == gpu.NoInstance {
+			scope = "gpu"
+		}
+		shown = append(shown, shownCondition{
+			Kind: string(c.Kind), Class: c.Class.String(), Scope: scope, Withdraws: c.Withdraws(), Since: c.Since, Last: c.Last,
+			Count: c.Count, BootID: c.BootID, XID: c.XID, Evidence: c.Evidence, Recovery: c.Recovery, RecoveringSince: c.RecoveringSince,
+		})
+	}
+	return shown
+}
+
+// holdersOf are the containers that hold a device, by device: charged or not, since a device that
+// is withdrawn is charged to nobody. Under a physical GPU are those of its MIG devices too.
+func holdersOf(d *sharing.Division) map[gpu.UUID][]shownHolder {
+	type seat struct {
+		holder sharing.Holder
+		device gpu.UUID
+	}
+	parts := make(map[gpu.UUID]map[seat]sharing.Fraction)
+	hold := func(under, device gpu.UUID, h sharing.Holder, part sharing.Fraction) {
+		if parts[under] == nil {
+			parts[under] = make(map[seat]sharing.Fraction)
+		}
+		at := seat{h, device}
+		parts[under][at] = parts[under][at].Add(part)
+	}
+	add := func(card, device gpu.UUID, h sharing.Holder, part sharing.Fraction) {
+		device = cmp.Or(device, card)
+		hold(card, device, h, part)
+		if device != card {
+			hold(device, device, h, part)
+		}
+	}
+	for _, s := range d.Shares {
+		add(s.Card, s.Device, s.Holder, s.Part)
+	}
+	for _, u := range d.Unallocated {
+		if u.Holder != (sharing.Holder{}) {
+			add(u.Card, u.Device, u.Holder, u.Part)
+		}
+	}
+	out := make(map[gpu.UUID][]shownHolder, len(parts))
+	for under, held := range parts {
+		for at, part := range held {
+			h := at.holder
+			out[under] = append(out[under], shownHolder{h.Namespace, h.Pod, h.PodUID, h.Container, at.device, part.Float64()})
+		}
+		slices.SortFunc(out[under], func(a, b shownHolder) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Container, b.Container),
+				cmp.Compare(a.PodUID, b.PodUID), cmp.Compare(a.Device, b.Device))
+		})
+	}
+	return out
+}
+
+// serveHealthJSON is the node's health for programs and for whoever is called at night.
+func (e *Exporter) serveHealthJSON(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Content-Type", "application/json; charset=utf-8")
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	answer := func(status int, body []byte) {
+		header.Set("Content-Length", strconv.Itoa(len(body)))
+		w.WriteHeader(status)
+		if r.Method != http.MethodHead {
+			// A client that went away is no fault of the node.
+			_, _ = w.Write(body)
+		}
+	}
+	refuse := func(status int, format string, args ...any) {
+		body, _ := json.Marshal(map[string]string{"error": fmt.Sprintf(format, args...)})
+		answer(status, body)
+	}
+	query := r.URL.Query()
+	for name, values := range query {
+		if name != "device" || len(values) != 1 {
+			refuse(http.StatusBadRequest, "one parameter is taken, device=UUID; this is %q with %d values", name, len(values))
+			return
+		}
+		if values[0] == "" {
+			refuse(http.StatusBadRequest, "device= is empty: give a UUID, or leave it out for all devices")
+			return
+		}
+	}
+	p := e.current()
+	if p.snapshot.Seq == 0 {
+		refuse(http.StatusServiceUnavailable, "awaiting the first tick")
+		return
+	}
+	h := p.healthJSON()
+	body, err := h.all, h.err
+	device := gpu.UUID(query.Get("device"))
+	if query.Has("device") && err == nil {
+		body, err = h.only(device)
+	}
+	switch {
+	case err != nil:
+		refuse(http.StatusInternalServerError, "the health of this tick cannot be shown: %v", err)
+	case body == nil:
+		refuse(http.StatusNotFound, "no verdict on a device %q here; the UUIDs are in gpumeter_device_info", device)
+	default:
+		answer(http.StatusOK, body)
+	}
+}
+
+// healthLines are what the index page says: how many devices have each status, and why for those
+// that are not plainly healthy.
+func healthLines(s *meter.Snapshot) (summary string, told []deviceFault) {
+	if s.Health == nil {
+		return "", nil
+	}
+	counts := make(map[health.Status]int)
+	index := make(map[gpu.UUID]int)
+	for i := range s.Reading.Devices {
+		index[s.Reading.Devices[i].UUID] = s.Reading.Devices[i].Index
+	}
+	more := 0
+	for i := range s.Health.Verdicts {
+		v := &s.Health.Verdicts[i]
+		counts[v.Status]++
+		switch {
+		case v.Status == health.Healthy && !v.Avoid:
+		case len(told) == maxDeviceFaults:
+			more++
+		default:
+			name := string(v.Device)
+			if n, listed := index[v.Device]; listed {
+				name = fmt.Sprintf("GPU %d, %s", n, name)
+			}
+			text := v.Status.String()
+			if v.Reason != "" {
+				text += ": " + v.Reason
+			}
+			told = append(told, deviceFault{oneLine(name), oneLine(text)})
+		}
+	}
+	if more > 0 {
+		told = append(told, deviceFault{"other devices", fmt.Sprintf("%d more, shown in /api/v1/health", more)})
+	}
+	for _, status := range slices.Sorted(maps.Keys(counts)) {
+		if summary != "" {
+			summary += ", "
+		}
+		summary += fmt.Sprintf("%d %s", counts[status], status)
+	}
+	if summary != "" {
+		summary += fmt.Sprintf(" (version %d)", s.Health.Version)
+	}
+	return summary, told
+}

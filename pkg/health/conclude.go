@@ -32,14 +32,19 @@ func (f *fold) conclude() {
 		}
 	}
 	report := &Report{Time: f.d.Time, BootID: f.d.BootID, Records: f.d.Records, Clearings: f.d.Clearings}
+	report.Ended = f.d.endings()
 	if before == nil || changed || conditions || placed || !f.sameDevices(before) {
 		report.Verdicts = f.d.verdicts()
-		if before == nil || placed || !alike(before.Verdicts, report.Verdicts) {
+		if before == nil || placed || !alike(before.Verdicts, report.Verdicts) || !slices.Equal(before.Ended, report.Ended) {
 			f.d.Version++
 			f.durable = true
 		}
 	} else {
 		report.Verdicts = before.Verdicts
+		if !slices.Equal(before.Ended, report.Ended) {
+			f.d.Version++
+			f.durable = true
+		}
 	}
 	if f.durable {
 		f.d.Durable++

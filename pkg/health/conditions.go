@@ -130,6 +130,9 @@ func (f *fold) cameBack(c *card, s Subject, k Kind) {
 	if i < 0 || f.cfg.FlapLimit < 0 {
 		return
 	}
+	if f.now.Sub(c.Past[i].last()) > f.cfg.FlapWindow {
+		return
+	}
 	c.Past = slices.Clone(c.Past)
 	p := &c.Past[i]
 	returns := make([]time.Time, 0, len(p.Returns)+1)
@@ -155,15 +158,20 @@ func (f *fold) recovered(c *card, q *condition) {
 	if q.Origin == ofFact {
 		return
 	}
+	f.remember(c, past{Subject: q.Subject, Kind: q.Kind, Ended: f.now})
+}
+
+// remember notes an end.
+func (f *fold) remember(c *card, end past) {
 	c.Past = slices.Clone(c.Past)
-	if i := slices.IndexFunc(c.Past, func(p past) bool { return p.Kind == q.Kind && p.Subject == q.Subject }); i >= 0 {
-		c.Past[i].Ended = f.now
+	if i := slices.IndexFunc(c.Past, func(p past) bool { return p.Kind == end.Kind && p.Subject == end.Subject }); i >= 0 {
+		c.Past[i].Ended = end.Ended
 		return
 	}
 	if len(c.Past) >= mostPast {
 		c.Past = slices.Delete(c.Past, 0, 1)
 	}
-	c.Past = append(c.Past, past{Subject: q.Subject, Kind: q.Kind, Ended: f.now})
+	c.Past = append(c.Past, end)
 }
 
 // void takes back that a condition is recovering.

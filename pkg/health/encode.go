@@ -60,6 +60,7 @@ func (s *State) UnmarshalJSON(text []byte) error {
 	d.restored = true
 	d.report = (&Report{
 		Time: d.Time, BootID: d.BootID, Version: d.Version, Verdicts: d.verdicts(), Records: d.Records, Clearings: d.Clearings,
+		Ended: d.endings(),
 	}).filled()
 	*s = State{d}
 	return nil

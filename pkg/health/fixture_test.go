@@ -53,6 +53,8 @@ type machine struct {
 	events []gpu.Event
 	checks gpu.HealthReport
 	facts  map[string][]Fact
+	// witnessed are handed over in the next fold.
+	witnessed map[string][]Condition
 }
 
 func testTable(t failer) *XIDTable {
@@ -141,7 +143,8 @@ func (m *machine) reading() gpu.Reading {
 
 // evidence is what this moment says. What has happened is told once.
 func (m *machine) evidence() Evidence {
-	e := Evidence{Time: m.now, BootID: m.boot, Facts: maps.Clone(m.facts)}
+	e := Evidence{Time: m.now, BootID: m.boot, Facts: maps.Clone(m.facts), Witnessed: m.witnessed}
+	m.witnessed = nil
 	if m.silent {
 		e.Silent = true
 		return e

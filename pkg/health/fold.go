@@ -43,7 +43,7 @@ type fold struct {
 // what it concerns and no more: an event of no GPU, a value that cannot be, a foreign text.
 //
 // The order in one fold is: which cards are there, what their levels say, what health checks found, what
-// happened, what others report, what has recovered. So what a reading says of recovery counts for what
+// happened, what others saw happen, what they report, what has recovered. So what a reading says of recovery counts for what
 // happened before it only.
 func (r *Rules) Fold(s State, e Evidence) State {
 	f := &fold{cfg: &r.cfg, e: &e, now: utc(e.Time), old: s.data, d: successor(s.data)}
@@ -65,6 +65,7 @@ func (r *Rules) Fold(s State, e Evidence) State {
 	} else if e.Silent {
 		f.silence()
 	}
+	f.witnesses()
 	for i := range f.d.Cards {
 		f.factsOf(&f.d.Cards[i])
 		f.settle(&f.d.Cards[i])

@@ -34,7 +34,7 @@ func drawMachine(t *rapid.T, cfg Config) *machine {
 // worsen breaks something, or nothing: what can happen without evidence of recovery.
 func worsen(t *rapid.T, m *machine) {
 	c := rapid.SampledFrom(m.cards).Draw(t, "card")
-	switch rapid.IntRange(0, 8).Draw(t, "what") {
+	switch rapid.IntRange(0, 9).Draw(t, "what") {
 	case 0, 1:
 		code := rapid.SampledFrom([]int{13, 31, 45, 48, 54, 63, 79, 94, 94, 95, 109, 109, 119, 999}).Draw(t, "xid")
 		gi, ci := rapid.IntRange(-1, 4).Draw(t, "gi"), rapid.IntRange(-1, 1).Draw(t, "ci")
@@ -57,6 +57,14 @@ func worsen(t *rapid.T, m *machine) {
 		c.links = rapid.SliceOfN(rapid.Int64Range(0, 2), 0, 5).Draw(t, "links")
 	case 8:
 		m.facts = map[string][]Fact{"plugin": {{GPU: c.id, Kind: KindMPSDown, Class: rapid.SampledFrom(Classes()).Draw(t, "class"), Text: "down"}}}
+	case 9:
+		q := Condition{
+			Subject: Subject{GPU: c.id, GPUInstance: rapid.IntRange(-1, 4).Draw(t, "gi"), ComputeInstance: rapid.IntRange(-1, 1).Draw(t, "ci")},
+			XID:     rapid.SampledFrom([]int{31, 48, 79, 94, 95, 109, 119}).Draw(t, "xid"), Class: rapid.SampledFrom(Classes()).Draw(t, "class"),
+			Last: m.now.Add(time.Duration(rapid.IntRange(-4000, 10).Draw(t, "last")) * time.Second), Count: rapid.Uint64().Draw(t, "count"), BootID: m.boot,
+		}
+		q.Kind, q.Since = XIDKind(q.XID), q.Last.Add(time.Duration(rapid.IntRange(-4000, 10).Draw(t, "since"))*time.Second)
+		m.witnessed = map[string][]Condition{"other": {q}}
 	}
 }
 
@@ -268,6 +276,9 @@ func content(r *Report, devices []gpu.Device) string {
 		for _, q := range v.Conditions {
 			fmt.Fprintln(&b, q.Subject, q.Kind, q.Class, q.Recovery)
 		}
+	}
+	for _, e := range r.Ended {
+		fmt.Fprintln(&b, e.Subject, e.Kind, e.Ended)
 	}
 	for _, d := range devices {
 		fmt.Fprintln(&b, d.UUID, d.MIGEnabled, d.GPUInstance, d.ComputeInstance, d.Placement)

@@ -96,15 +96,17 @@ func (f *fold) lower(c *card, q *condition) {
 	}
 }
 
-// forgetPast drops what came back too long ago to count.
-func (f *fold) forgetPast(c *card) {
-	old := func(p past) bool {
-		last := p.Ended
-		if n := len(p.Returns); n > 0 {
-			last = later(last, p.Returns[n-1])
-		}
-		return f.now.Sub(last) > f.cfg.FlapWindow
+// last is when it last ended or came back.
+func (p *past) last() time.Time {
+	if n := len(p.Returns); n > 0 {
+		return later(p.Ended, p.Returns[n-1])
 	}
+	return p.Ended
+}
+
+// forgetPast drops what ended and came back too long ago to count or to be told.
+func (f *fold) forgetPast(c *card) {
+	old := func(p past) bool { return f.now.Sub(p.last()) > max(f.cfg.FlapWindow, endedFor) }
 	if slices.ContainsFunc(c.Past, old) {
 		c.Past, f.durable = slices.DeleteFunc(slices.Clone(c.Past), old), true
 	}

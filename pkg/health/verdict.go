@@ -138,6 +138,10 @@ type Verdict struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
+// Avoided says that the device works, and that others are to be taken first. Of one that is
+// Unhealthy there is nothing to avoid any more.
+func (v *Verdict) Avoided() bool { return v.Avoid && v.Status != Unhealthy }
+
 // Clearing is an operator's word that a device is good.
 type Clearing struct {
 	// Device is a physical GPU, or a MIG device to clear its own conditions only.
@@ -169,8 +173,8 @@ type Record struct {
 type Report struct {
 	Time   time.Time `json:"time"`
 	BootID string    `json:"bootID"`
-	// Version grows with each change of a status, a condition's kind, class or recovery, or
-	// the list of devices, also over restarts where the state is kept. Times and counts alone
+	// Version grows with each change of a status, a condition's kind, class or recovery, of
+	// what has ended, or the list of devices, also over restarts where the state is kept. Times and counts alone
 	// do not change it.
 	Version uint64 `json:"version"`
 	// Verdicts are in the order of the reading's devices: each physical GPU, then its MIG devices.
@@ -180,6 +184,8 @@ type Report struct {
 	Records []Record `json:"records"`
 	// Clearings are the latest words of operators, oldest first, 64 at most.
 	Clearings []Clearing `json:"clearings"`
+	// Ended are withdrawing conditions that evidence ended within the last day, or longer ago.
+	Ended []Ending `json:"ended,omitempty"`
 }
 
 // Verdict is the one about a device; false where there is none.
@@ -218,4 +224,7 @@ type Evidence struct {
 	// Facts are by reporter. A reporter that is missing has said nothing, and what it said
 	// before stands; one that is there with no facts takes back what it said.
 	Facts map[string][]Fact
+	// Witnessed are withdrawing conditions of XIDs that others heard themselves, by who did. What is not
+	// known of here is taken over; the rest changes nothing, so that they can say it as often as they like.
+	Witnessed map[string][]Condition
 }

@@ -51,8 +51,8 @@ func writeClearing(w io.Writer, c health.Clearing) error {
 		word       string
 		conditions []health.Condition
 	}{{"ended", c.Ended}, {"stands, because the GPU still says so", c.Standing}} {
-		for _, v := range conditionViews(part.conditions) {
-			if _, err := fmt.Fprintf(w, "  %s: %s since %s: %s\n", part.word, v.word(), stamp(v.Since), oneLine(v.Evidence)); err != nil {
+		for _, v := range health.ViewConditions(part.conditions) {
+			if _, err := fmt.Fprintf(w, "  %s: %s since %s: %s\n", part.word, conditionWord(&v), stamp(v.Since), oneLine(v.Evidence)); err != nil {
 				return err
 			}
 		}
@@ -148,20 +148,20 @@ func (f *follower) writeLine(text string) error {
 
 // writeChanges writes a line for each device that is new, gone, or judged in another way.
 func (f *follower) writeChanges(before, now healthView) error {
-	old := make(map[gpu.UUID]verdictView, len(before.Devices))
+	old := make(map[gpu.UUID]health.DeviceView, len(before.Devices))
 	for _, d := range before.Devices {
 		old[d.UUID] = d
 	}
 	for _, d := range now.Devices {
 		was, known := old[d.UUID]
 		delete(old, d.UUID)
-		text := fmt.Sprintf("GPU %s  %s  %s  %s  %s", d.place(), oneLine(string(d.UUID)), d.word(), d.kinds(), orDash(oneLine(d.Reason)))
+		text := fmt.Sprintf("GPU %s  %s  %s  %s  %s", devicePlace(&d), oneLine(string(d.UUID)), statusWord(&d), conditionWords(&d), orDash(oneLine(d.Reason)))
 		switch {
 		case !known:
 			text += "  (new)"
-		case was.word() != d.word():
-			text += "  (was " + was.word() + ")"
-		case was.kinds() == d.kinds() && was.Reason == d.Reason:
+		case statusWord(&was) != statusWord(&d):
+			text += "  (was " + statusWord(&was) + ")"
+		case conditionWords(&was) == conditionWords(&d) && was.Reason == d.Reason:
 			continue
 		}
 		if err := f.writeLine(text); err != nil {
@@ -172,7 +172,7 @@ func (f *follower) writeChanges(before, now healthView) error {
 		if _, gone := old[d.UUID]; !gone {
 			continue
 		}
-		if err := f.writeLine(fmt.Sprintf("GPU %s  %s  is not listed any more", d.place(), oneLine(string(d.UUID)))); err != nil {
+		if err := f.writeLine(fmt.Sprintf("GPU %s  %s  is not listed any more", devicePlace(&d), oneLine(string(d.UUID)))); err != nil {
 			return err
 		}
 	}

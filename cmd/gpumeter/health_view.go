@@ -25,129 +25,34 @@ type healthView struct {
 	Time    time.Time `json:"time"`
 	BootID  string    `json:"bootID"`
 
-	Devices   []verdictView  `json:"devices"`
-	Clearings []clearingView `json:"clearings"`
-}
-
-type verdictView struct {
-	UUID gpu.UUID `json:"uuid"`
-	// Card is the physical GPU.
-	Card gpu.UUID `json:"card"`
-	// Index is nil for a GPU that is not listed any more.
-	Index    *int     `json:"index,omitempty"`
-	Listed   bool     `json:"listed"`
-	Lost     bool     `json:"lost"`
-	Model    string   `json:"model,omitempty"`
-	PCIBusID string   `json:"pciBusID,omitempty"`
-	MIG      *migView `json:"mig,omitempty"`
-
-	Status     string          `json:"status"`
-	Since      time.Time       `json:"since,omitzero"`
-	Avoid      bool            `json:"avoid"`
-	Reason     string          `json:"reason,omitempty"`
-	Conditions []conditionView `json:"conditions"`
-	History    *historyView    `json:"history,omitempty"`
-}
-
-type migView struct {
-	GPUInstance     int    `json:"gpuInstance"`
-	ComputeInstance int    `json:"computeInstance"`
-	Profile         string `json:"profile"`
-}
-
-type conditionView struct {
-	Kind  string `json:"kind"`
-	Class string `json:"class"`
-	// Scope is "gpu" for the whole card and "instance" for a part of it.
-	Scope           string    `json:"scope"`
-	Withdraws       bool      `json:"withdraws"`
-	Since           time.Time `json:"since,omitzero"`
-	Last            time.Time `json:"last,omitzero"`
-	Count           uint64    `json:"count"`
-	BootID          string    `json:"bootID,omitempty"`
-	XID             int       `json:"xid,omitempty"`
-	Evidence        string    `json:"evidence"`
-	Recovery        string    `json:"recovery,omitempty"`
-	RecoveringSince time.Time `json:"recoveringSince,omitzero"`
-}
-
-type historyView struct {
-	Transitions      map[string]uint64 `json:"transitions"`
-	UnhealthySeconds float64           `json:"unhealthySeconds"`
-	Clearings        uint64            `json:"clearings"`
-}
-
-type clearingView struct {
-	Device   gpu.UUID        `json:"device"`
-	Time     time.Time       `json:"time"`
-	By       string          `json:"by"`
-	Reason   string          `json:"reason"`
-	Ended    []conditionView `json:"ended"`
-	Standing []conditionView `json:"standing"`
+	Devices   []health.DeviceView   `json:"devices"`
+	Clearings []health.ClearingView `json:"clearings"`
 }
 
 func viewOf(l *healthstream.List) healthView {
 	v := healthView{
 		Node: l.Node, Source: l.Source, Epoch: l.Epoch, Version: l.Report.Version, Time: l.Report.Time, BootID: l.Report.BootID,
-		Devices: []verdictView{}, Clearings: []clearingView{},
+		Devices: []health.DeviceView{}, Clearings: health.ViewClearings(l.Report.Clearings),
 	}
-	devices := make(map[gpu.UUID]gpu.Device, len(l.Devices))
-	for _, d := range l.Devices {
-		devices[d.UUID] = d.Device
+	devices := make(map[gpu.UUID]*gpu.Device, len(l.Devices))
+	for i := range l.Devices {
+		devices[l.Devices[i].UUID] = &l.Devices[i].Device
 	}
-	records := make(map[gpu.UUID]*historyView, len(l.Report.Records))
-	for _, r := range l.Report.Records {
-		records[r.Device] = &historyView{Transitions: r.Transitions, UnhealthySeconds: r.Unhealthy.Seconds(), Clearings: r.Clearings}
+	records := make(map[gpu.UUID]*health.Record, len(l.Report.Records))
+	for i := range l.Report.Records {
+		records[l.Report.Records[i].Device] = &l.Report.Records[i]
 	}
-	for _, verdict := range l.Report.Verdicts {
-		out := verdictViewOf(verdict, records[verdict.Device])
-		if d, listed := devices[verdict.Device]; listed {
-			out.describe(d)
-		}
-		v.Devices = append(v.Devices, out)
-	}
-	for _, c := range l.Report.Clearings {
-		v.Clearings = append(v.Clearings, clearingView{
-			Device: c.Device, Time: c.Time, By: c.By, Reason: c.Reason, Ended: conditionViews(c.Ended), Standing: conditionViews(c.Standing),
-		})
+	for i := range l.Report.Verdicts {
+		verdict := &l.Report.Verdicts[i]
+		v.Devices = append(v.Devices, health.ViewDevice(verdict, devices[verdict.Device], records[verdict.Device]))
 	}
 	return v
-}
-
-func verdictViewOf(v health.Verdict, history *historyView) verdictView {
-	return verdictView{
-		UUID: v.Device, Card: v.Card, Status: v.Status.String(), Since: v.Since, Avoid: v.Avoid && v.Status != health.Unhealthy, Reason: v.Reason,
-		Conditions: conditionViews(v.Conditions), History: history,
-	}
-}
-
-// describe adds what is known of a device that is listed.
-func (v *verdictView) describe(d gpu.Device) {
-	v.Index, v.Listed, v.Lost, v.Model, v.PCIBusID = &d.Index, true, d.Lost, d.Model, d.PCIBusID
-	if d.IsMIG() {
-		v.MIG = &migView{GPUInstance: d.GPUInstance, ComputeInstance: d.ComputeInstance, Profile: d.Profile.Name}
-	}
-}
-
-func conditionViews(all []health.Condition) []conditionView {
-	out := make([]conditionView, 0, len(all))
-	for _, c := range all {
-		scope := "gpu"
-		if c.GPUInstance != gpu.NoInstance {
-			scope = "instance"
-		}
-		out = append(out, conditionView{
-			Kind: string(c.Kind), Class: c.Class.String(), Scope: scope, Withdraws: c.Withdraws(), Since: c.Since, Last: c.Last, Count: c.Count,
-			BootID: c.BootID, XID: c.XID, Evidence: c.Evidence, Recovery: c.Recovery, RecoveringSince: c.RecoveringSince,
-		})
-	}
-	return out
 }
 
 // about is the view of one device, and of the MIG devices that are cut from it.
 func (v healthView) about(device gpu.UUID) healthView {
 	all := v.Devices
-	v.Devices = []verdictView{}
+	v.Devices = []health.DeviceView{}
 	for _, d := range all {
 		if d.UUID == device || d.Card == device {
 			v.Devices = append(v.Devices, d)
@@ -189,7 +94,7 @@ func (v healthView) writeTable(w io.Writer) error {
 	fmt.Fprintln(table, "GPU\tUUID\tSTATUS\tSINCE\tCONDITIONS\tREASON")
 	for _, d := range v.Devices {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n",
-			d.place(), oneLine(string(d.UUID)), d.word(), stamp(d.Since), d.kinds(), orDash(oneLine(d.Reason)))
+			devicePlace(&d), oneLine(string(d.UUID)), statusWord(&d), stamp(d.Since), conditionWords(&d), orDash(oneLine(d.Reason)))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -213,8 +118,8 @@ func (v healthView) summary() string {
 	return fmt.Sprintf("%s on %s (%s), as of %s", strings.Join(parts, ", "), orDash(oneLine(v.Node)), orDash(oneLine(v.Source)), stamp(v.Time))
 }
 
-// place is the GPU's number, with the profile and the instances of a MIG device.
-func (v verdictView) place() string {
+// devicePlace is the GPU's number, with the profile and the instances of a MIG device.
+func devicePlace(v *health.DeviceView) string {
 	switch {
 	case v.Index == nil:
 		return "gone"
@@ -225,23 +130,23 @@ func (v verdictView) place() string {
 	}
 }
 
-func (v verdictView) word() string {
+func statusWord(v *health.DeviceView) string {
 	if v.Avoid {
 		return v.Status + ", avoid"
 	}
 	return v.Status
 }
 
-func (v verdictView) kinds() string {
-	var kinds []string
-	for _, c := range v.Conditions {
-		kinds = append(kinds, c.word())
+func conditionWords(v *health.DeviceView) string {
+	var words []string
+	for i := range v.Conditions {
+		words = append(words, conditionWord(&v.Conditions[i]))
 	}
-	return orDash(strings.Join(kinds, ", "))
+	return orDash(strings.Join(words, ", "))
 }
 
-// word is the condition with its class, and with how its end stands.
-func (c conditionView) word() string {
+// conditionWord is the condition with its class, and with how its end stands.
+func conditionWord(c *health.ConditionView) string {
 	if c.Recovery != "" {
 		return fmt.Sprintf("%s (%s, recovering)", oneLine(c.Kind), c.Class)
 	}

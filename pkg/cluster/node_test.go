@@ -123,6 +123,11 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, name string, e
 		}
 		select {
 		case <-changed:
+			select {
+			case <-cut: // a change that cuts closes both
+				return
+			default:
+			}
 		case <-cut:
 			return
 		case <-r.Context().Done():

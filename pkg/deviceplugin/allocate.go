@@ -58,6 +58,7 @@ const (
 	ReasonUnhealthy       = "unhealthy"
 	ReasonTooManyReplicas = "too_many_replicas"
 	ReasonIMEX            = "imex_channel_missing"
+	ReasonNodes           = "device_nodes_missing"
 )
 
 // AllocateError is why a request was refused.
@@ -83,6 +84,8 @@ type Allocator struct {
 	imex     []int
 	closed   []int
 	topology *topology
+	// bare are devices without a device node, which containers need.
+	bare []gpu.UUID
 }
 
 // allotted is a device that the resource hands out.
@@ -121,6 +124,9 @@ func NewAllocator(inv Inventory, s Settings, r Resource, cdi Names) *Allocator {
 		if n := count[d.UUID]; n > 0 && a.devices[d.UUID] == nil {
 			a.devices[d.UUID] = &allotted{Device: d, order: i, index: index[d.UUID], seats: n}
 		}
+	}
+	if inv.Physical {
+		a.bare = inv.WithoutNodes(s)
 	}
 	a.topology = newTopology(a.devices, inv.Links)
 	return a
@@ -162,6 +168,8 @@ func (a *Allocator) shares(ids []string, status func(gpu.UUID) health.Status) ([
 		switch {
 		case device == nil:
 			return nil, a.refuse(ReasonUnknownID, fmt.Sprintf("%s is not, or not any more, a device of this resource on this node", clip(id)))
+		case slices.Contains(a.bare, seat.Device):
+			return nil, a.refuse(ReasonNodes, fmt.Sprintf("%s has no device node that the device plugin can see, so a container could not use it; see the plugin's log", id))
 		case seen[id]:
 			return nil, a.refuse(ReasonDuplicateID, id+" was asked for twice")
 		case status != nil && status(seat.Device) == health.Unhealthy:

@@ -50,6 +50,49 @@ const (
 	cdi1 = "k8s.device-plugin.nvidia.com/gpu=" + gpu1
 )
 
+func TestNoContainerStartsWithoutTheDeviceNodesItNeeds(t *testing.T) {
+	cdi, envvar, mounts := []ListStrategy{ListCDICRI}, []ListStrategy{ListEnvvar}, []ListStrategy{ListVolumeMounts, ListCDIAnnotations}
+	for _, c := range []struct {
+		name     string
+		settings Settings
+		physical bool
+		refused  bool
+	}{
+		{"CDI", Settings{ListStrategies: cdi}, true, true},
+		{"one of several ways", Settings{ListStrategies: mounts}, true, true},
+		{"device specs", Settings{ListStrategies: envvar, PassDeviceSpecs: true}, true, true},
+		{"the NVIDIA runtime brings them", Settings{ListStrategies: envvar}, true, false},
+		{"no settings", Settings{}, true, false},
+		{"a pretend GPU", Settings{ListStrategies: cdi}, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inv := new(rack).gpus(3).Inventory
+			inv.Physical = c.physical
+			inv.Devices[0].Nodes, inv.Devices[1].Nodes = []string{"/dev/nvidia0"}, nil
+			inv.Devices[2].Nodes, inv.Devices[2].Lost = nil, true
+			plan, problems := NewPlan(inv, c.settings)
+			var bare []gpu.UUID
+			for _, p := range problems {
+				if problem, ok := errors.AsType[*Problem](p); ok && problem.Kind == ProblemNodes {
+					bare = append(bare, problem.Device)
+				}
+			}
+			if (len(bare) == 1 && bare[0] == gpu1) != c.refused || len(plan.Resources[0].Seats) != 3 {
+				t.Errorf("problems %v, %d seats", problems, len(plan.Resources[0].Seats))
+			}
+			a := NewAllocator(inv, c.settings, plan.Resources[0], Names{})
+			if _, err := a.Allocate([]string{gpu0}, nil); err != nil {
+				t.Errorf("a GPU with its node: %v", err)
+			}
+			_, err := a.Allocate([]string{gpu1}, nil)
+			refusal, _ := errors.AsType[*AllocateError](err)
+			if (refusal != nil && refusal.Reason == ReasonNodes && strings.Contains(refusal.Text, "device node")) != c.refused || (err != nil) != c.refused {
+				t.Errorf("a GPU without: %v", err)
+			}
+		})
+	}
+}
+
 func TestAContainerIsToldItsDevicesInEachWay(t *testing.T) {
 	inv := new(rack).gpus(3).cut("1g.10gb", "1g.10gb").Inventory
 	inv.ControlNodes, inv.IMEXChannels = []string{"/dev/nvidiactl", "/dev/nvidia-uvm"}, []int{0}

@@ -19,6 +19,9 @@ type Inventory struct {
 	// ControlNodes are the device nodes that every container with a GPU needs and that the
 	// host has, such as /dev/nvidiactl.
 	ControlNodes []string
+	// Physical says that the devices are this machine's own, and not pretended or told of by somebody: where
+	// no device node of one is there, no container can use it.
+	Physical bool
 	// IMEXChannels are the IMEX channels whose device nodes the host has.
 	IMEXChannels []int
 }

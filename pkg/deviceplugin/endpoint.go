@@ -70,6 +70,8 @@ type host struct {
 	pace                    pace
 	watch                   *folderWatch
 	verdicts                *atomic.Pointer[book]
+	// missed says that it is logged that there is no kubelet.
+	missed atomic.Bool
 }
 
 func newEndpoint(resource string, h *host, t *tally, log *slog.Logger, l *list, a allocator) *endpoint {
@@ -169,8 +171,10 @@ func (l *life) step(ctx context.Context) time.Duration {
 	}
 	l.meet()
 	if l.kubelet == (fileID{}) {
+		l.miss()
 		return p.look
 	}
+	l.host.missed.Store(false)
 	if l.registered {
 		left, trouble := l.watchStream()
 		if trouble == nil {
@@ -195,6 +199,15 @@ func (l *life) meet() {
 	l.retry.reset()
 	l.nextTry = time.Time{}
 	l.unregister()
+}
+
+// miss notes that there is no kubelet. It is logged once for all resources.
+func (l *life) miss() {
+	err := fmt.Errorf("there is no %s: no kubelet runs here, or its folder is another one", l.host.kubelet)
+	l.tally.failed(time.Now(), err)
+	if l.host.missed.CompareAndSwap(false, true) {
+		l.log.Warn("waiting for the kubelet", "err", err)
+	}
 }
 
 // introduce registers, on a socket that this kubelet has not heard of.

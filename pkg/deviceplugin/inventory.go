@@ -37,6 +37,22 @@ func Survey(root string, devices []Device, links []Link) (Inventory, []error) {
 	return inv, s.errs
 }
 
+// WithoutNodes are the devices of which a container would get no device node, where the settings have
+// it get them from the plugin: by CDI, or by PassDeviceSpecs. A lost one has none and goes to nobody.
+func (inv Inventory) WithoutNodes(s Settings) []gpu.UUID {
+	cdi := slices.Contains(s.ListStrategies, ListCDIAnnotations) || slices.Contains(s.ListStrategies, ListCDICRI)
+	if !cdi && !s.PassDeviceSpecs {
+		return nil
+	}
+	var out []gpu.UUID
+	for _, d := range inv.Devices {
+		if len(d.Nodes) == 0 && !d.Lost {
+			out = append(out, d.UUID)
+		}
+	}
+	return out
+}
+
 type survey struct {
 	root string
 	// driver says that the driver's nodes can be seen below root.

@@ -3,7 +3,9 @@
 package deviceplugin
 
 import (
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
 	"github.com/gpumeter/gpumeter/pkg/health"
@@ -64,4 +66,64 @@ func TestNoSettingButANameNeedsAnotherEndpoint(t *testing.T) {
 			t.Errorf("%s registered %d times, on %s and before on %s, has %d streams", r.Name, r.Registrations, r.Socket, first[i].Socket, r.Streams)
 		}
 	}
+}
+
+// One card is cut anew again and again while containers come and go on the others.
+func TestCuttingACardAnewDisturbsNoOther(t *testing.T) {
+	cuts := []Inventory{withSlices(gpus(3), 1), withSlices(gpus(3), 3), withSlices(gpus(3), 2)}
+	bare := withSlices(gpus(3), 0)
+	cuts = append(cuts, bare)
+	n := newNode(t, NodeState{Inventory: cuts[0], Settings: plain(), Report: verdicts(cuts[0])})
+	n.has(wholeGPU, 3, 3)
+	stop := make(chan struct{})
+	var pods sync.WaitGroup
+	for _, pod := range []string{"a", "b", "c"} {
+		pods.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := n.kubelet.Allocate(t.Context(), pod, wholeGPU, 1); err != nil {
+					t.Errorf("pod %s: %v", pod, err)
+					return
+				}
+				n.kubelet.Free(pod)
+			}
+		})
+	}
+	for i := range 40 {
+		inv := cuts[i%len(cuts)]
+		n.manager.Set(NodeState{Inventory: inv, Settings: plain(), Report: verdicts(inv)})
+		if i%7 == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	last := cuts[1]
+	n.manager.Set(NodeState{Inventory: last, Settings: plain(), Report: verdicts(last)})
+	n.has(sliceGPU, 3, 3)
+	close(stop)
+	pods.Wait()
+	for _, r := range n.manager.Stats().Resources {
+		if r.Name == wholeGPU && (r.Lists != 1 || r.Registrations != 1) {
+			t.Errorf("whole GPUs were told of %d times and registered %d times", r.Lists, r.Registrations)
+		}
+	}
+}
+
+// What is handed out follows from the settings alone: what they leave out goes, whatever was before.
+func TestWhatAStrategyLeavesOutIsNotHandedOut(t *testing.T) {
+	inv := withSlices(gpus(1), 3)
+	inv.Devices[len(inv.Devices)-1].Profile.Name = "2g.20gb"
+	n := newNode(t, NodeState{Inventory: inv, Settings: plain(), Report: verdicts(inv)})
+	n.has(wholeGPU, 1, 1)
+	n.has(sliceGPU, 2, 2)
+	n.has("nvidia.com/mig-2g.20gb", 1, 1)
+	single := plain()
+	single.MIGStrategy = MIGSingle
+	n.manager.Set(NodeState{Inventory: inv, Settings: single, Report: verdicts(inv)})
+	n.has(wholeGPU, 2, 2)
+	n.has(sliceGPU, 0, 0)
+	n.has("nvidia.com/mig-2g.20gb", 0, 0)
 }

@@ -110,9 +110,7 @@ func (r *reconciler) rename(revision string) {
 // replan finds out what is to be handed out now.
 func (r *reconciler) replan() {
 	next, problems := newScheme(*r.applied, r.manager.config.CDI)
-	if len(problems) > 0 {
-		next.keep(r.present)
-	}
+	next.keep(r.present, problems)
 	if r.prepare.speaks(next.settings) {
 		r.present, r.next = next, nil
 	} else {

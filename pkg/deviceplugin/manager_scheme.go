@@ -3,6 +3,8 @@
 package deviceplugin
 
 import (
+	"errors"
+	"maps"
 	"slices"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
@@ -46,32 +48,36 @@ func newScheme(state NodeState, cdi Names) (scheme, []error) {
 	return s, problems
 }
 
-// keep goes on with resources of old that s, having problems, lacks, as far as their devices are
-// there and are not handed out otherwise, whole or in parts: what is wrong with a new plan does
-// not end the old.
-func (s *scheme) keep(old scheme) {
-	taken, cut := map[gpu.UUID]bool{}, map[gpu.UUID]bool{}
-	for _, o := range s.offers {
-		for _, seat := range o.Seats {
-			taken[seat.Device] = true
+// keep goes on with devices of old for which s has no name, under the name that they had: what the
+// driver does not say for a while, or a rule says wrong, takes nothing away; nor does a new device that
+// makes sharing impossible as it is set. What a setting leaves out is left out, as it would be after a restart.
+func (s *scheme) keep(old scheme, problems []error) {
+	nameless := map[gpu.UUID]int{}
+	for _, p := range problems {
+		problem, ok := errors.AsType[*Problem](p)
+		switch {
+		case ok && problem.Kind == ProblemName && problem.Device != "":
+			nameless[problem.Device] = s.devices[problem.Device]
+		case ok && problem.Unshares:
+			maps.Copy(nameless, s.left())
 		}
 	}
-	for _, d := range s.inventory.Devices {
-		cut[d.Parent] = cut[d.Parent] || taken[d.UUID]
-	}
-	free := map[gpu.UUID]int{}
-	for _, d := range s.inventory.Devices {
-		// One that has been put into MIG mode is not what it was: CUDA cannot use it whole.
-		useless := d.MIGEnabled && !d.IsMIG() && s.settings.MIGStrategy != MIGNone
-		if !taken[d.UUID] && !taken[d.Card()] && !cut[d.UUID] && !useless {
-			free[d.UUID] = s.devices[d.UUID]
-		}
-	}
-	for name, o := range old.without(free).offers {
+	for name, o := range old.without(nameless).offers {
 		if _, ok := s.offers[name]; !ok && len(o.Seats) > 0 {
 			s.offers[name] = o
 		}
 	}
+}
+
+// left are the devices that are there and not handed out.
+func (s *scheme) left() map[gpu.UUID]int {
+	left := maps.Clone(s.devices)
+	for _, o := range s.offers {
+		for _, seat := range o.Seats {
+			delete(left, seat.Device)
+		}
+	}
+	return left
 }
 
 // without is s with only those devices that are there.

@@ -242,14 +242,17 @@ func TestAResourceThatIsBackWaitsForItsOldEndpointToEnd(t *testing.T) {
 
 func TestAListThatIsTooLongIsNotSent(t *testing.T) {
 	inv := gpus(16)
-	n := newNode(t, NodeState{Inventory: inv, Settings: timeSliced(8192), Report: verdicts(inv)})
-	n.has(wholeGPU, 16, 16)
+	n := newNode(t, NodeState{Inventory: inv, Settings: timeSliced(4), Report: verdicts(inv)})
+	n.has(wholeGPU, 64, 64)
+	n.manager.Set(NodeState{Inventory: inv, Settings: timeSliced(8192), Revision: "too many", Report: verdicts(inv, gpuID(0))})
+	n.until("the settings to be looked at", func() bool { return n.manager.Stats().Revision == "too many" })
+	n.has(wholeGPU, 60, 64)
 	var told *Problem
 	for _, problem := range n.manager.Stats().Problems {
 		errors.As(problem, &told)
 	}
 	if told == nil || told.Kind != ProblemListSize {
-		t.Errorf("131072 seats are handed out as 16 and the problems are %v", n.manager.Stats().Problems)
+		t.Errorf("131072 seats are handed out and the problems are %v", n.manager.Stats().Problems)
 	}
 }
 

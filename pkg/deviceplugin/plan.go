@@ -40,6 +40,7 @@ const (
 	ProblemMPS       ProblemKind = "mps"
 	ProblemListSize  ProblemKind = "list_size"
 	ProblemIMEX      ProblemKind = "imex"
+	ProblemNodes     ProblemKind = "device_nodes"
 )
 
 // Problem is something that a plan could not do as it was asked to, the error type of NewPlan.
@@ -49,6 +50,11 @@ type Problem struct { //nolint:errname // the plan stands beside it, so it is a 
 	Resource string
 	// Device is what it concerns, empty for more than one.
 	Device gpu.UUID
+	// Unshares says that what the settings share cannot be shared so. Its devices are not handed out: whole ones
+	// would go to one container each beside those that have replicas of them.
+	Unshares bool
+	// Usual says that it is worth a word and nothing that was asked for is missing.
+	Usual bool
 	// Text says what is wrong, what follows and what to do.
 	Text string
 }
@@ -57,11 +63,11 @@ type Problem struct { //nolint:errname // the plan stands beside it, so it is a 
 func (p *Problem) Error() string { return p.Text }
 
 // NewPlan is what follows from the inventory and the settings. It always has all that can be
-// handed out. Each error is a *Problem and costs what it names: a device that is not handed out,
-// or is not shared although it should be.
+// handed out. Each error is a *Problem and costs what it names: a device that is not handed out.
 func NewPlan(inv Inventory, s Settings) (Plan, []error) {
 	p := &planner{settings: s, index: indexes(inv)}
 	p.checkSettings(inv)
+	p.checkNodes(inv)
 	units := p.name(p.choose(p.known(inv)))
 	units = p.share(units)
 	resources := p.fit(units)
@@ -82,10 +88,17 @@ type unit struct {
 	// base is the resource before sharing, name the one it is handed out as.
 	base, name string
 	replicas   int
+	// held says that it is not handed out, since it cannot be shared as it should be.
+	held bool
 }
 
 func (p *planner) tell(kind ProblemKind, resource string, device gpu.UUID, format string, args ...any) {
 	p.problems = append(p.problems, &Problem{Kind: kind, Resource: resource, Device: device, Text: fmt.Sprintf(format, args...)})
+}
+
+// unshares tells why something is not shared.
+func (p *planner) unshares(kind ProblemKind, resource string, device gpu.UUID, format string, args ...any) {
+	p.problems = append(p.problems, &Problem{Kind: kind, Resource: resource, Device: device, Unshares: true, Text: fmt.Sprintf(format, args...)})
 }
 
 func (p *planner) checkSettings(inv Inventory) {
@@ -98,13 +111,23 @@ func (p *planner) checkSettings(inv Inventory) {
 	switch s.Sharing {
 	case SharingNone, SharingTimeSlicing, SharingMPS, "":
 	default:
-		p.tell(ProblemSettings, "", "", "sharing %q is unknown: nothing is shared (want time-slicing or mps)", s.Sharing)
+		p.unshares(ProblemSettings, "", "", "sharing %q is unknown: nothing is shared (want time-slicing or mps)", s.Sharing)
 	}
 	for _, channel := range s.IMEXChannels {
 		if s.IMEXRequired && !slices.Contains(inv.IMEXChannels, channel) {
 			p.tell(ProblemIMEX, "", "", "IMEX channel %d is required and the host has no %s: no container can start; create the channel, or set imex.required: false",
 				channel, imexNode(channel))
 		}
+	}
+}
+
+// checkNodes tells of devices that no container could use.
+func (p *planner) checkNodes(inv Inventory) {
+	if !inv.Physical {
+		return
+	}
+	for _, device := range inv.WithoutNodes(p.settings) {
+		p.tell(ProblemNodes, "", device, "%s has no device node that the plugin can see, and containers get theirs from it: a request for it is refused; give the plugin the host's /dev, load the driver's nodes (nvidia-modprobe -u -c=0), or let the NVIDIA runtime bring them (device list strategy envvar without passDeviceSpecs)", device)
 	}
 }
 
@@ -154,24 +177,31 @@ func (p *planner) nameOf(d *Device) (string, error) {
 	}
 }
 
-// fit makes the resources. One whose list would be too long for the kubelet is not shared.
+// fit makes the resources. One whose list would be too long for the kubelet is not handed out; that is
+// known before a list is made.
 func (p *planner) fit(units []unit) []Resource {
-	tooLong := make(map[string]bool)
-	for _, r := range p.resources(units) {
-		size := ListBytes(r)
-		if size <= maxListBytes || r.Sharing == SharingNone {
+	type load struct{ seats, bytes, replicas int }
+	loads := make(map[string]*load)
+	for _, u := range units {
+		l := loads[u.name]
+		if l == nil {
+			l = &load{}
+			loads[u.name] = l
+		}
+		if !u.held {
+			replicas := min(u.replicas, MostReplicas+1)
+			l.seats, l.bytes, l.replicas = l.seats+replicas, l.bytes+unitBytes(u.UUID, replicas), max(l.replicas, u.replicas)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(loads)) {
+		l := loads[name]
+		if l.replicas <= 1 || l.bytes <= maxListBytes && l.replicas <= MostReplicas {
 			continue
 		}
-		tooLong[r.Name] = true
-		p.tell(ProblemListSize, r.Name, "", "the list of %s would have %d seats and %d bytes, the kubelet takes %d: its devices are handed out unshared; set fewer replicas than %d",
-			r.Name, len(r.Seats), size, maxListBytes, r.Replicas)
-	}
-	if len(tooLong) == 0 {
-		return p.resources(units)
-	}
-	for i := range units {
-		if u := &units[i]; tooLong[u.name] {
-			u.name, u.replicas = u.base, 1
+		p.unshares(ProblemListSize, name, "", "the list of %s would have %d seats and %d bytes or more, the kubelet takes %d: its devices are not handed out; set fewer replicas than %d",
+			name, l.seats, l.bytes, maxListBytes, l.replicas)
+		for i := range units {
+			units[i].held = units[i].held || units[i].name == name
 		}
 	}
 	return p.resources(units)
@@ -180,6 +210,9 @@ func (p *planner) fit(units []unit) []Resource {
 func (p *planner) resources(units []unit) []Resource {
 	byName := make(map[string]*Resource)
 	for _, u := range units {
+		if u.held {
+			continue
+		}
 		r := byName[u.name]
 		if r == nil {
 			r = &Resource{Name: u.name, Sharing: SharingNone}
@@ -202,17 +235,36 @@ func (p *planner) resources(units []unit) []Resource {
 // for what a longer health word or a NUMA node adds.
 const maxListBytes = 3584 << 10
 
+// MostReplicas is more than any list for the kubelet can hold of one device.
+const MostReplicas = 1 << 16
+
 // ListBytes is how many bytes the kubelet's list of the resource has at most, each seat with
 // its health and a NUMA node.
 func ListBytes(r Resource) int {
+	total := 0
+	for _, seat := range r.Seats {
+		total += seatBytes(len(seat.ID))
+	}
+	return total
+}
+
+func seatBytes(id int) int {
 	const (
 		health   = 2 + len("Unhealthy")
 		topology = 2 + 2 + 1 + 5 // a NUMA node's number has five bytes at most
 	)
-	total := 0
-	for _, seat := range r.Seats {
-		device := 1 + varintBytes(len(seat.ID)) + len(seat.ID) + health + topology
-		total += 1 + varintBytes(device) + device
+	device := 1 + varintBytes(id) + id + health + topology
+	return 1 + varintBytes(device) + device
+}
+
+// unitBytes are the bytes of one device's seats in a list, without a list.
+func unitBytes(device gpu.UUID, replicas int) int {
+	if replicas <= 1 {
+		return seatBytes(len(device))
+	}
+	total, id := 0, len(device)+len(replicaMark)
+	for digits, from, to := 1, 0, 10; from < replicas; digits, from, to = digits+1, to, 10*to {
+		total += (min(to, replicas) - from) * seatBytes(id+digits)
 	}
 	return total
 }

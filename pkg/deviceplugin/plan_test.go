@@ -206,7 +206,7 @@ func TestSharingConcernsWhatItSelects(t *testing.T) {
 		{"all, renamed by default", gpus(), renamed(of(all), ""), "gpu.shared*4=12"},
 		{"all, renamed", gpus(), renamed(of(all), "slice"), "slice*4=12"},
 		{"one replica is as it is", gpus(), renamed(of(entry(1, "0", "1", "2")), ""), "gpu*1=3"},
-		{"no replica", gpus(), of(entry(0, "0")), "gpu*1=3 !replicas"},
+		{"no replica", gpus(), of(entry(0, "0")), "gpu*1=2 !replicas"},
 		{"one by index", gpus(), of(entry(4, "0")), "gpu*4=6"},
 		{"one by index, renamed", gpus(), renamed(of(entry(4, "0")), ""), "gpu*1=2 gpu.shared*4=4"},
 		{"by UUID, and twice the same", gpus(), renamed(of(entry(4, string(card(1)), "1")), ""), "gpu*1=2 gpu.shared*4=4"},
@@ -214,14 +214,13 @@ func TestSharingConcernsWhatItSelects(t *testing.T) {
 		{"so many", gpus(), renamed(of(counted), ""), "gpu*1=1 gpu.shared*3=6"},
 		{"more than there are", gpus(), of(tooMany), "gpu*3=9 !device_selection"},
 		{"nothing selected", gpus(), of(none), "gpu*1=3 !device_selection"},
-		{"a profile that other nodes have", gpus(), of(SharedResource{Name: "mig-1g.10gb", All: true, Replicas: 2}), "gpu*1=3"},
-		{"a profile with more to it", gpus(), of(SharedResource{Name: "mig-1c.3g.20gb.me.all", All: true, Replicas: 2}), "gpu*1=3"},
+		{"a profile that other nodes have", gpus(), of(SharedResource{Name: "mig-1c.3g.20gb.me.all", All: true, Replicas: 2}), "gpu*1=3"},
 		{"GPUs that other nodes have whole", new(rack).gpus(1).cut("1g.10gb"), of(all), "mig-1g.10gb*1=1"},
 		{"a name that other nodes have by a rule", gpus(), named(of(SharedResource{Name: "v100", All: true, Replicas: 2})), "gpu*1=3"},
 		{"a name that no node has", gpus(), of(SharedResource{Name: "gpus", All: true, Replicas: 2}), "gpu*1=3 !device_selection"},
 		{"the name of replicas", gpus(), of(SharedResource{Name: "mig-1g.10gb.shared", All: true, Replicas: 2}), "gpu*1=3 !device_selection"},
 		{"what an entry before has taken", gpus(), of(all, all), "gpu*4=12 !device_selection"},
-		{"a name that is too long when shared", gpus(), renamed(of(all), long), "gpu*1=3 !resource_name"},
+		{"a name that is too long when shared", gpus(), renamed(of(all), long), "!resource_name"},
 		{"a name that is none", gpus(), of(SharedResource{Name: "a/b/c", All: true, Replicas: 2}), "gpu*1=3 !resource_name"},
 		{"unlike replicas by two entries", gpus(), of(entry(4, "0"), entry(2, "1")), "gpu*4=7"},
 		{"a device in two entries is the first's", gpus(), of(entry(4, "0"), entry(2, "0")), "gpu*4=6 !device_selection"},
@@ -242,13 +241,13 @@ func TestMPSSharesWhatItCan(t *testing.T) {
 		want       string
 	}{
 		{"9.0", 48, "gpu*48=48"},
-		{"9.0", 49, "gpu*1=1 !mps"},
+		{"9.0", 49, "!mps"},
 		{"7.0", 48, "gpu*48=48"},
 		{"10.3", 48, "gpu*48=48"},
 		{"6.1", 16, "gpu*16=16"},
-		{"6.1", 17, "gpu*1=1 !mps"},
+		{"6.1", 17, "!mps"},
 		{"", 48, "gpu*48=48"},
-		{"", 49, "gpu*1=1 !mps"},
+		{"", 49, "!mps"},
 	} {
 		r := new(rack).gpus(1)
 		r.Devices[0].ComputeCapability = c.capability
@@ -257,12 +256,12 @@ func TestMPSSharesWhatItCan(t *testing.T) {
 		}
 	}
 	twice := Settings{Sharing: SharingMPS, SharedResources: []SharedResource{{Name: "gpu", Devices: []string{"0", string(card(0))}, Replicas: 99}}}
-	if got := summary(NewPlan(new(rack).gpus(1).Inventory, twice)); got != "gpu*1=1 !mps" {
+	if got := summary(NewPlan(new(rack).gpus(1).Inventory, twice)); got != "!mps" {
 		t.Errorf("a device that is named twice: %s", got)
 	}
 	cut := new(rack).gpus(1).cut("1g.10gb", "1g.10gb")
 	plan, problems := NewPlan(cut.Inventory, shareAll(Settings{MIGStrategy: MIGMixed}, SharingMPS, "mig-1g.10gb", 2))
-	if got := summary(plan, problems); got != "mig-1g.10gb*1=2 !mps !mps" {
+	if got := summary(plan, problems); got != "!mps !mps" {
 		t.Errorf("MIG devices shared by MPS: %s", got)
 	}
 	if !strings.Contains(problems[0].Error(), string(part(0, 0))) {
@@ -273,12 +272,44 @@ func TestMPSSharesWhatItCan(t *testing.T) {
 func TestAListThatTheKubeletCannotTakeIsNotMade(t *testing.T) {
 	settings := shareAll(Settings{RenameByDefault: true}, SharingTimeSlicing, "gpu", 8192)
 	plan, problems := NewPlan(new(rack).gpus(16).Inventory, settings)
-	if got := summary(plan, problems); got != "gpu*1=16 !list_size" {
+	if got := summary(plan, problems); got != "!list_size" {
 		t.Fatalf("plan %s", got)
 	}
 	if text := problems[0].Error(); !strings.Contains(text, "131072 seats") || !strings.Contains(text, "bytes") {
 		t.Errorf("%q does not say how long the list is", text)
 	}
+}
+
+// Replicas that nobody can count cost neither memory nor time, and no card is handed out whole in their place.
+func TestAHugeNumberOfReplicasCostsNothing(t *testing.T) {
+	for _, replicas := range []int{MostReplicas + 1, 20_000_000, 1 << 62} {
+		for _, sharing := range []Sharing{SharingTimeSlicing, SharingMPS} {
+			var plan Plan
+			var problems []error
+			allocated := testing.AllocsPerRun(1, func() {
+				plan, problems = NewPlan(new(rack).gpus(16).Inventory, shareAll(Settings{}, sharing, "gpu", replicas))
+			})
+			if len(plan.Resources) > 0 || len(problems) == 0 || allocated > 10_000 {
+				t.Errorf("%d replicas by %s: %s, %v allocations", replicas, sharing, summary(plan, problems), allocated)
+			}
+			for _, err := range problems {
+				if problem, ok := errors.AsType[*Problem](err); !ok || !problem.Unshares {
+					t.Errorf("%d replicas by %s: a problem that does not say that it unshares: %v", replicas, sharing, err)
+				}
+			}
+		}
+	}
+}
+
+// The size that decides is known before the list is made, and is the list's.
+func TestTheSizeOfAListIsKnownBeforeItIsMade(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		device := gpu.UUID(strings.Repeat("x", rapid.IntRange(1, 200).Draw(t, "id")))
+		replicas := rapid.OneOf(rapid.IntRange(1, 20), rapid.IntRange(1, 20_000)).Draw(t, "replicas")
+		if got, want := unitBytes(device, replicas), ListBytes(Resource{Seats: seatsOf(device, replicas)}); got != want {
+			t.Fatalf("%d replicas: %d bytes, in fact %d", replicas, got, want)
+		}
+	})
 }
 
 func TestTheSizeOfAListIsWhatTheKubeletGets(t *testing.T) {

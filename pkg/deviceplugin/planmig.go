@@ -3,6 +3,7 @@
 package deviceplugin
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -15,7 +16,8 @@ func (p *planner) choose(devices []*Device) []*Device {
 	if p.settings.MIGStrategy != MIGSingle && p.settings.MIGStrategy != MIGMixed {
 		for _, d := range cards {
 			if d.MIGEnabled {
-				p.tell(ProblemMIG, "", d.UUID, "%s is in MIG mode and is handed out whole, which CUDA cannot use: set the MIG strategy to single or mixed, or switch its MIG mode off", d.UUID)
+				p.problems = append(p.problems, &Problem{Kind: ProblemMIG, Device: d.UUID, Usual: true, Text: fmt.Sprintf(
+					"%s is in MIG mode and is handed out whole, which CUDA cannot use: set the MIG strategy to single or mixed, or switch its MIG mode off", d.UUID)})
 			}
 		}
 		return cards

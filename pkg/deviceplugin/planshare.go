@@ -21,11 +21,12 @@ func (p *planner) share(units []unit) []unit {
 	for _, entry := range p.settings.SharedResources {
 		base, err := FullName(entry.Name)
 		if err != nil {
-			p.tell(ProblemName, entry.Name, "", "sharing: %v: nothing is shared by it", err)
+			p.unshares(ProblemName, entry.Name, "", "sharing: %v: nothing is shared by it", err)
 			continue
 		}
 		if entry.Replicas < 1 {
-			p.tell(ProblemReplicas, base, "", "sharing of %s: %d replicas are none: its devices are handed out unshared; set 1 or more", base, entry.Replicas)
+			p.unshares(ProblemReplicas, base, "", "sharing of %s: %d replicas are none: its devices are not handed out; set 1 or more", base, entry.Replicas)
+			hold(p.selected(base, entry, units, taken), taken)
 			continue
 		}
 		chosen := p.selected(base, entry, units, taken)
@@ -37,12 +38,20 @@ func (p *planner) share(units []unit) []unit {
 		}
 		name, err := p.sharedName(base, entry)
 		if err != nil {
-			p.tell(ProblemName, base, "", "sharing of %s: %v: its devices are handed out unshared", base, err)
+			p.unshares(ProblemName, base, "", "sharing of %s: %v: its devices are not handed out", base, err)
+			hold(chosen, taken)
 			continue
 		}
 		p.apply(chosen, base, name, entry.Replicas)
 	}
 	return units
+}
+
+// hold keeps back what cannot be shared as it should be.
+func hold(chosen []*unit, taken map[gpu.UUID]bool) {
+	for _, u := range chosen {
+		u.held, taken[u.UUID] = true, true
+	}
 }
 
 func (p *planner) sharedName(base string, entry SharedResource) (string, error) {
@@ -126,7 +135,8 @@ func (p *planner) apply(chosen []*unit, base, name string, replicas int) {
 	for _, u := range chosen {
 		if p.settings.Sharing == SharingMPS {
 			if why := mpsRefuses(u.Device, replicas); why != "" {
-				p.tell(ProblemMPS, base, u.UUID, "%s is handed out unshared: %s", u.UUID, why)
+				p.unshares(ProblemMPS, base, u.UUID, "%s is not handed out: %s", u.UUID, why)
+				u.held = true
 				continue
 			}
 		}

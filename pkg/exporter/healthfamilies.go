@@ -34,7 +34,7 @@ func (f *ownFamilies) addVerdicts() {
 	}
 	f.begin("gpumeter_device_avoided", "Whether the device works and others are taken first where they are free: something is pending or to be watched.", kindGauge)
 	for i := range verdicts {
-		f.count(verdicts[i].id, truth(avoided(verdicts[i].Verdict)))
+		f.count(verdicts[i].id, truth(verdicts[i].Avoided()))
 	}
 	f.addConditions(verdicts)
 	f.addRecords(r, verdicts)
@@ -133,10 +133,6 @@ func (f *ownFamilies) addRecords(r *health.Report, verdicts []verdict) {
 		f.instant(verdicts[i].id, last[verdicts[i].Device])
 	}
 }
-
-// avoided says that a device works and others are taken first. Of one that is withdrawn there is nothing to
-// avoid any more.
-func avoided(v *health.Verdict) bool { return v.Avoid && v.Status != health.Unhealthy }
 
 // addRestored says what the verdicts began with. There is nothing to say where nothing is kept.
 func (f *ownFamilies) addRestored() {

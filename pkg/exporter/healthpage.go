@@ -27,52 +27,16 @@ type healthPage struct {
 	// Stream is missing where no health stream is served.
 	Stream *toldList `json:"stream,omitempty"`
 	// Saved is missing where conditions are not meant to outlive the exporter.
-	Saved     *bool             `json:"saved,omitempty"`
-	SaveError string            `json:"saveError,omitempty"`
-	Devices   []json.RawMessage `json:"devices"`
-	Clearings []clearedDevice   `json:"clearings"`
+	Saved     *bool                 `json:"saved,omitempty"`
+	SaveError string                `json:"saveError,omitempty"`
+	Devices   []json.RawMessage     `json:"devices"`
+	Clearings []health.ClearingView `json:"clearings"`
 }
 
+// judgedDevice is a device with who holds it.
 type judgedDevice struct {
-	UUID  gpu.UUID `json:"uuid"`
-	Card  gpu.UUID `json:"card"`
-	Index *int     `json:"index,omitempty"`
-	// Listed is false of a GPU that the source does not list any more.
-	Listed   bool         `json:"listed"`
-	Lost     bool         `json:"lost"`
-	Model    string       `json:"model,omitempty"`
-	PCIBusID string       `json:"pciBusID,omitempty"`
-	MIG      *migPosition `json:"mig,omitempty"`
-
-	Status     string            `json:"status"`
-	Since      time.Time         `json:"since,omitzero"`
-	Avoid      bool              `json:"avoid"`
-	Reason     string            `json:"reason,omitempty"`
-	Conditions []shownCondition  `json:"conditions"`
-	Holders    []shownHolder     `json:"holders"`
-	History    *countedOfADevice `json:"history,omitempty"`
-}
-
-type migPosition struct {
-	GPUInstance     int    `json:"gpuInstance"`
-	ComputeInstance int    `json:"computeInstance"`
-	Profile         string `json:"profile"`
-}
-
-type shownCondition struct {
-	Kind  string `json:"kind"`
-	Class string `json:"class"`
-	// Scope is "gpu" for a condition of the whole card, else "instance".
-	Scope           string    `json:"scope"`
-	Withdraws       bool      `json:"withdraws"`
-	Since           time.Time `json:"since,omitzero"`
-	Last            time.Time `json:"last,omitzero"`
-	Count           uint64    `json:"count"`
-	BootID          string    `json:"bootID,omitempty"`
-	XID             int       `json:"xid,omitempty"`
-	Evidence        string    `json:"evidence"`
-	Recovery        string    `json:"recovery,omitempty"`
-	RecoveringSince time.Time `json:"recoveringSince,omitzero"`
+	health.DeviceView
+	Holders []shownHolder `json:"holders"`
 }
 
 type shownHolder struct {
@@ -85,20 +49,6 @@ type shownHolder struct {
 	Share float64 `json:"share"`
 }
 
-type countedOfADevice struct {
-	Transitions      map[string]uint64 `json:"transitions"`
-	UnhealthySeconds float64           `json:"unhealthySeconds"`
-	Clearings        uint64            `json:"clearings"`
-}
-
-type clearedDevice struct {
-	Device gpu.UUID         `json:"device"`
-	Time   time.Time        `json:"time"`
-	By     string           `json:"by"`
-	Reason string           `json:"reason"`
-	Ended  []shownCondition `json:"ended"`
-}
-
 // healthJSON is a page's health, encoded when somebody first asks for it.
 type healthJSON struct {
 	page    healthPage
@@ -108,7 +58,7 @@ type healthJSON struct {
 }
 
 func encodeHealth(cfg *Config, s *meter.Snapshot) *healthJSON {
-	h := &healthJSON{page: healthPage{Node: cfg.Hostname, Time: s.Time, Stream: cfg.told(), Devices: []json.RawMessage{}, Clearings: []clearedDevice{}}}
+	h := &healthJSON{page: healthPage{Node: cfg.Hostname, Time: s.Time, Stream: cfg.told(), Devices: []json.RawMessage{}, Clearings: []health.ClearingView{}}}
 	if s.HealthStore != (meter.StoreState{}) {
 		h.page.Saved, h.page.SaveError = &s.HealthStore.Saved, s.HealthStore.Err
 	}
@@ -124,12 +74,14 @@ func encodeHealth(cfg *Config, s *meter.Snapshot) *healthJSON {
 		}
 		for i := range r.Verdicts {
 			v := &r.Verdicts[i]
-			d, err := json.Marshal(showDevice(v, listed[v.Device], records[v.Device], holders[v.Device]))
+			held := holders[v.Device]
+			if held == nil {
+				held = []shownHolder{}
+			}
+			d, err := json.Marshal(judgedDevice{health.ViewDevice(v, listed[v.Device], records[v.Device]), held})
 			h.page.Devices, h.err = append(h.page.Devices, d), cmp.Or(h.err, err)
 		}
-		for _, c := range r.Clearings {
-			h.page.Clearings = append(h.page.Clearings, clearedDevice{c.Device, c.Time, c.By, c.Reason, showConditions(c.Ended)})
-		}
+		h.page.Clearings = health.ViewClearings(r.Clearings)
 	}
 	if h.err == nil {
 		h.all, h.err = json.Marshal(&h.page)
@@ -141,7 +93,7 @@ func encodeHealth(cfg *Config, s *meter.Snapshot) *healthJSON {
 // there is no verdict on it.
 func (h *healthJSON) only(device gpu.UUID) ([]byte, error) {
 	p := h.page
-	p.Devices, p.Clearings = nil, slices.DeleteFunc(slices.Clone(p.Clearings), func(c clearedDevice) bool { return c.Device != device })
+	p.Devices, p.Clearings = nil, slices.DeleteFunc(slices.Clone(p.Clearings), func(c health.ClearingView) bool { return c.Device != device })
 	for i := range h.devices {
 		if v := &h.devices[i]; v.Device == device || v.Card == device {
 			p.Devices = append(p.Devices, h.page.Devices[i])
@@ -151,44 +103,6 @@ func (h *healthJSON) only(device gpu.UUID) ([]byte, error) {
 		return nil, nil
 	}
 	return json.Marshal(&p)
-}
-
-func showDevice(v *health.Verdict, d *gpu.Device, counted *health.Record, holders []shownHolder) judgedDevice {
-	j := judgedDevice{
-		UUID: v.Device, Card: v.Card, Status: v.Status.String(), Since: v.Since, Avoid: avoided(v), Reason: v.Reason,
-		Conditions: showConditions(v.Conditions), Holders: holders,
-	}
-	if j.Holders == nil {
-		j.Holders = []shownHolder{}
-	}
-	if d != nil {
-		j.Index, j.Listed, j.Lost, j.Model, j.PCIBusID = &d.Index, true, d.Lost, d.Model, d.PCIBusID
-		if d.IsMIG() {
-			j.MIG = &migPosition{d.GPUInstance, d.ComputeInstance, d.Profile.Name}
-		}
-	}
-	if counted != nil {
-		j.History = &countedOfADevice{map[string]uint64{}, counted.Unhealthy.Seconds(), counted.Clearings}
-		for _, s := range health.Statuses() {
-			j.History.Transitions[s.String()] = counted.Transitions[s.String()]
-		}
-	}
-	return j
-}
-
-func showConditions(conditions []health.Condition) []shownCondition {
-	shown := make([]shownCondition, 0, len(conditions))
-	for _, c := range conditions {
-		scope := "instance"
-		if c.GPUInstance == gpu.NoInstance {
-			scope = "gpu"
-		}
-		shown = append(shown, shownCondition{
-			Kind: string(c.Kind), Class: c.Class.String(), Scope: scope, Withdraws: c.Withdraws(), Since: c.Since, Last: c.Last,
-			Count: c.Count, BootID: c.BootID, XID: c.XID, Evidence: c.Evidence, Recovery: c.Recovery, RecoveringSince: c.RecoveringSince,
-		})
-	}
-	return shown
 }
 
 // holdersOf are the containers that hold a device, by device: charged or not, since a device that

@@ -43,6 +43,8 @@ type vigil struct {
 	facts     map[string][]health.Fact
 	// witnessed are conditions that others hand over.
 	witnessed map[string][]health.Condition
+	// heard are the latest of them, folded or not.
+	heard map[string][]health.Condition
 	// said are the latest facts of each reporter, folded or not.
 	said map[string][]health.Fact
 }
@@ -62,7 +64,7 @@ func newVigil(cfg Config) *vigil {
 	}
 	return &vigil{
 		rules: cfg.Health, bootID: cfg.BootID, log: cfg.Log, state: cfg.HealthState,
-		hasten: make(chan struct{}, 1), news: make(chan struct{}, 1), said: map[string][]health.Fact{},
+		hasten: make(chan struct{}, 1), news: make(chan struct{}, 1), said: map[string][]health.Fact{}, heard: map[string][]health.Condition{},
 	}
 }
 
@@ -212,7 +214,7 @@ func (m *Meter) Report(reporter string, facts []health.Fact) {
 }
 
 // Witness takes withdrawing conditions that a reporter has heard itself. They count from the next tick on,
-// which it hastens. It neither blocks nor keeps the slice.
+// which is hastened where they are not what the reporter said last. It neither blocks nor keeps the slice.
 func (m *Meter) Witness(reporter string, seen []health.Condition) {
 	v := m.vigil
 	if v.rules == nil || len(seen) == 0 {
@@ -226,7 +228,16 @@ func (m *Meter) Witness(reporter string, seen []health.Condition) {
 	if v.witnessed == nil {
 		v.witnessed = map[string][]health.Condition{}
 	}
-	v.witnessed[reporter] = slices.Clone(seen)
+	own := slices.Clone(seen)
+	v.witnessed[reporter] = own
+	before, known := v.heard[reporter]
+	if known && slices.Equal(before, own) {
+		return
+	}
+	if !known && len(v.heard) >= reporterLimit {
+		clear(v.heard)
+	}
+	v.heard[reporter] = own
 	select {
 	case v.news <- struct{}{}:
 	default:

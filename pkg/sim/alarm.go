@@ -52,6 +52,14 @@ func (n *Node) ring() {
 	}
 }
 
+// hush takes back an alarm for what a reading has had since.
+func (n *Node) hush() {
+	select {
+	case <-n.alarm:
+	default:
+	}
+}
+
 // nextEvent is when the first event after a time happens; false where there is none.
 func (l *timeline) nextEvent(elapsed time.Duration) (time.Duration, bool) {
 	if len(l.happenings) == 0 {

@@ -156,6 +156,9 @@ func (n *Node) tell(elapsed time.Duration) []gpu.Event {
 	for end := min(n.line.events(elapsed), n.told+eventLimit); n.told < end; n.told++ {
 		out = append(out, n.event(n.told))
 	}
+	if n.told >= n.line.events(elapsed) {
+		n.hush()
+	}
 	return out
 }
 

@@ -113,11 +113,20 @@ func greet(w io.Writer, node *sim.Node, cfg app.Config, addr net.Addr, span time
 	fmt.Fprintf(w, "\nOpen:\n")
 	for _, p := range []struct{ path, what string }{
 		{"/", "what this is"},
-		{"/metrics", "what Prometheus scrapes; look for gpumeter_allocation_share"},
+		{"/metrics", "what Prometheus scrapes; look for gpumeter_allocation_share and gpumeter_device_health"},
+		{"/api/v1/health", "which device is broken, why, and whose job it hurts"},
 		{"/readyz", "whether it has measured yet, and how old its sources are"},
 		{"/livez", "whether its loop turns"},
 	} {
-		fmt.Fprintf(w, "  http://%s%-9s %s\n", addr, p.path, p.what)
+		fmt.Fprintf(w, "  http://%s%-15s %s\n", addr, p.path, p.what)
+	}
+	switch {
+	case cfg.Health.SocketSet && cfg.Health.Socket != "":
+		fmt.Fprintf(w, "\nAsk it: gpumeter health --socket %s\n", cfg.Health.Socket)
+	case node.Scenario().Name != "bad-health":
+		fmt.Fprintf(w, "\nTo see GPUs break and recover: --scenario bad-health, with --health-socket /tmp/health.sock also for gpumeter health.\n")
+	default:
+		fmt.Fprintf(w, "\nWith --health-socket /tmp/health.sock it can be asked: gpumeter health --socket /tmp/health.sock\n")
 	}
 	if span > 0 {
 		fmt.Fprintf(w, "\nIt stops by itself after %v and says who held how much.\n", span)

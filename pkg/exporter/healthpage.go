@@ -224,6 +224,9 @@ func healthLines(s *meter.Snapshot) (summary string, told []deviceFault) {
 				name = fmt.Sprintf("GPU %d, %s", n, name)
 			}
 			text := v.Status.String()
+			if v.Avoided() {
+				text += ", avoid"
+			}
 			if v.Reason != "" {
 				text += ": " + v.Reason
 			}

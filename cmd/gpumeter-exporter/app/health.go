@@ -72,7 +72,7 @@ func defaultHealth() HealthConfig {
 func (h *HealthConfig) Flags() []cli.Flag {
 	d := defaultHealth()
 	return []cli.Flag{
-		str(&h.LedgerDir, d.LedgerDir, "`FOLDER` for what must outlive the exporter, such as the conditions of broken GPUs; empty to keep nothing. With --source=sim nothing is kept unless this is given", "ledger-dir", "GPUMETER_LEDGER_DIR"),
+		str(&h.LedgerDir, d.LedgerDir, "`FOLDER` for what must outlive the exporter, such as the conditions of broken GPUs; empty to keep nothing. On a pretend node nothing is kept unless this is given", "ledger-dir", "GPUMETER_LEDGER_DIR"),
 		str(&h.XIDFile, "", "`FILE` with XIDs whose class is to be another, in the form of etc/xid.yaml; each row replaces the built-in one of its code. It is read at the start", "xid-file", "GPUMETER_XID_FILE"),
 		span(&h.HoldDown, d.HoldDown, "for how long the evidence that a GPU has recovered must stand before the GPU is healthy again", "health-hold-down", "GPUMETER_HEALTH_HOLD_DOWN"),
 		number(&h.FlapLimit, d.FlapLimit, "how often a GPU may break again after it had recovered, within --health-flap-window, before only an operator returns it; -1 for any number", "health-flap-limit", "GPUMETER_HEALTH_FLAP_LIMIT"),
@@ -80,7 +80,7 @@ func (h *HealthConfig) Flags() []cli.Flag {
 		number(&h.ContainedLimit, d.ContainedLimit, "how many contained memory errors, within --health-contained-window, ask for a reset of the GPU", "health-contained-limit", "GPUMETER_HEALTH_CONTAINED_LIMIT"),
 		span(&h.ContainedWindow, d.ContainedWindow, "see --health-contained-limit", "health-contained-window", "GPUMETER_HEALTH_CONTAINED_WINDOW"),
 		span(&h.StuckAfter, d.StuckAfter, "for how long a GPU may not answer, while others do, before it is unhealthy", "health-stuck-after", "GPUMETER_HEALTH_STUCK_AFTER"),
-		str(&h.Socket, d.Socket, "unix `SOCKET` on which verdicts are told to the device plugin and operators give theirs; empty for none. With --source=sim there is none unless this is given", "health-socket", "GPUMETER_HEALTH_SOCKET"),
+		str(&h.Socket, d.Socket, "unix `SOCKET` on which verdicts are told to the device plugin and operators give theirs; empty for none. On a pretend node there is none unless this is given", "health-socket", "GPUMETER_HEALTH_SOCKET"),
 		str(&h.SocketGroup, "", "`GROUP`, by name or number, that may use the health socket beside root; by default the exporter's own", "health-socket-group", "GPUMETER_HEALTH_SOCKET_GROUP"),
 	}
 }

@@ -3,7 +3,8 @@
 // Package cdi writes the Container Device Interface's spec files, by which a container runtime
 // knows what a device of the device plugin is: its device nodes, and the driver's libraries.
 // Where NVIDIA's library can be loaded, NVIDIA's generator says what belongs to a device; on a
-// node that only pretends to have GPUs it is the device nodes that the caller names.
+// node that only pretends to have GPUs it is the device nodes that the caller names. A node that
+// should have the library and does not gets these too, and Writer.Bare says so.
 package cdi
 
 import (

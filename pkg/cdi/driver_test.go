@@ -274,10 +274,22 @@ func TestWithoutADriverBelowTheRootThereIsNoSpec(t *testing.T) {
 func TestWithoutALibraryDevicesAreDescribedPlainly(t *testing.T) {
 	d, dir := newDriver(t), t.TempDir()
 	d.start = nvml.ERROR_LIBRARY_NOT_FOUND
-	write(t, d.writer(dir), simulated("a"))
+	w := d.writer(dir)
+	write(t, w, simulated("a"))
 	r := newRuntime(t, dir)
 	if device := r.cache.GetDevice(kind + "a"); device == nil || device.ContainerEdits.DeviceNodes[0].HostPath != "/run/nvidia/driver/dev/null" {
 		t.Errorf("devices %v", r.cache.ListDevices())
+	}
+	if !w.Bare() {
+		t.Error("nobody is told that the driver's files are missing")
+	}
+	d.set(func() { d.start = nvml.SUCCESS })
+	if write(t, w, d.devices(0)); w.Bare() {
+		t.Error("with a library the spec is still told to lack the driver's files")
+	}
+	asked := NewWriter(Config{Dir: dir, Plain: true})
+	if write(t, asked, simulated("a")); asked.Bare() {
+		t.Error("a plain spec that was asked for is told to lack something")
 	}
 }
 

@@ -32,7 +32,9 @@ func (w *Writer) ask(devices []Device) described {
 	lib := w.library()
 	switch ret := lib.Init(); {
 	case ret == nvml.ERROR_LIBRARY_NOT_FOUND:
-		return w.plain(devices)
+		d := w.plain(devices)
+		d.bare = true
+		return d
 	case ret != nvml.SUCCESS:
 		return described{err: fmt.Errorf("the driver's library does not start: %s", ret.Error())}
 	}

@@ -29,6 +29,8 @@ type Writer struct {
 	// known are the last good descriptions, common what all devices need beside.
 	known  map[gpu.UUID]specs.Device
 	common *specs.ContainerEdits
+	// bare says that the last description had to do without the driver's library.
+	bare bool
 	// pending is the answer of a driver that has not answered in time.
 	pending chan described
 	since   time.Time
@@ -42,7 +44,9 @@ type described struct {
 	extra map[string]specs.Device
 	// failed are why single devices have no description.
 	failed map[gpu.UUID]error
-	err    error
+	// bare says that there was no library to ask, and somebody wanted to.
+	bare bool
+	err  error
 }
 
 // Write brings the specs up to date with the devices. A spec that is the same already is not
@@ -60,6 +64,7 @@ func (w *Writer) Write(devices []Device) error {
 	if err != nil {
 		return fmt.Errorf("CDI: %w; the specs in %s stay as they are", err, w.cfg.Dir)
 	}
+	w.bare = d.bare
 	maps.Copy(d.failed, bad)
 	if d.common != nil {
 		w.common = d.common
@@ -85,6 +90,15 @@ func (w *Writer) Write(devices []Device) error {
 		return fmt.Errorf("CDI: %w", err)
 	}
 	return missing(d.failed)
+}
+
+// Bare says that the specs lack the driver's files, because there was no library of the driver to ask at the
+// last Write: they have device nodes only. Plain specs that were asked for are not bare. It waits for a
+// Write that runs.
+func (w *Writer) Bare() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.bare
 }
 
 func (w *Writer) saveAll(list []specs.Device, extra map[string]specs.Device) error {

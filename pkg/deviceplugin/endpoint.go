@@ -34,6 +34,10 @@ type pace struct {
 	serve, retryLeast, retryMost time.Duration
 	// prepareLeast to prepareMost are between attempts to prepare.
 	prepareLeast, prepareMost time.Duration
+	// firstList is how long a resource that is not handed out yet waits for the first attempt to
+	// prepare all its devices. It is more than MPS daemons take to start, and less than the five
+	// minutes for which a kubelet counts the devices of a plugin that went away.
+	firstList time.Duration
 }
 
 func usualPace() pace {
@@ -42,7 +46,7 @@ func usualPace() pace {
 		answer: 10 * time.Second, firstStream: 10 * time.Second, lostStream: 2 * time.Second,
 		settle: 100 * time.Millisecond, drain: 3 * time.Second,
 		serve: time.Second, retryLeast: 100 * time.Millisecond, retryMost: 30 * time.Second,
-		prepareLeast: time.Second, prepareMost: time.Minute,
+		prepareLeast: time.Second, prepareMost: time.Minute, firstList: 30 * time.Second,
 	}
 }
 

@@ -25,6 +25,8 @@ type preparation struct {
 	// nil before the first.
 	settings *Settings
 	devices  map[gpu.UUID]int
+	// tried are the devices of the last one that ended, however it did.
+	tried map[gpu.UUID]int
 }
 
 // incomplete is an error of a Prepare that some devices are not ready, and the others are.
@@ -75,14 +77,24 @@ func (p *preparation) speaks(s Settings) bool {
 // ready leaves out the seats of devices that no container can use yet. One that is Unhealthy goes
 // to no container, and stays: the kubelet is to count a lost GPU also after a restart.
 func (p *preparation) ready(seats []Seat, verdicts *book) []Seat {
-	unready := func(s Seat) bool {
-		_, ok := p.devices[s.Device]
-		return !ok && verdicts.status(s.Device) != health.Unhealthy
-	}
-	if !p.needed || !slices.ContainsFunc(seats, unready) {
+	unready := func(s Seat) bool { return p.lacks(s, verdicts) }
+	if !slices.ContainsFunc(seats, unready) {
 		return seats
 	}
 	return slices.DeleteFunc(slices.Clone(seats), unready)
+}
+
+func (p *preparation) lacks(s Seat, verdicts *book) bool {
+	_, ok := p.devices[s.Device]
+	return p.needed && !ok && verdicts.status(s.Device) != health.Unhealthy
+}
+
+// pending says that there is a seat that is not ready and whose first Prepare has not ended.
+func (p *preparation) pending(seats []Seat, verdicts *book) bool {
+	return slices.ContainsFunc(seats, func(s Seat) bool {
+		_, tried := p.tried[s.Device]
+		return !tried && p.lacks(s, verdicts)
+	})
 }
 
 // startPrepare starts a Prepare if one is due, and says for how long none will be.
@@ -108,6 +120,7 @@ func (r *reconciler) startPrepare(now time.Time) time.Duration {
 // prepareEnded takes note of what containers can use now. What failed is tried again.
 func (r *reconciler) prepareEnded(result prepared) {
 	r.preparing = nil
+	r.prepare.tried = result.scheme.devices
 	if result.err == nil {
 		r.prepare.retry.reset()
 		r.prepareDone(result.scheme, nil)

@@ -4,6 +4,7 @@ package deviceplugin
 
 import (
 	"context"
+	"maps"
 	"reflect"
 	"sync"
 	"time"
@@ -34,6 +35,8 @@ type reconciler struct {
 	// ending are endpoints on their way out, which tell their names on ended.
 	ending map[string]bool
 	ended  chan string
+	// held are the resources that wait for their first Prepare, each with since when.
+	held map[string]time.Time
 
 	// inForce is the revision that the Stats have.
 	inForce string
@@ -47,7 +50,7 @@ func newReconciler(ctx context.Context, m *Manager, running *sync.WaitGroup) *re
 	p := m.host.pace
 	return &reconciler{
 		manager: m, ctx: ctx, running: running,
-		served: map[string]*endpoint{}, ending: map[string]bool{}, ended: make(chan string),
+		served: map[string]*endpoint{}, ending: map[string]bool{}, ended: make(chan string), held: map[string]time.Time{},
 		prepare: preparation{needed: m.config.Prepare != nil, retry: backoff{least: p.prepareLeast, most: p.prepareMost}},
 	}
 }
@@ -59,8 +62,7 @@ func (r *reconciler) step(now time.Time) time.Duration {
 		return wait
 	}
 	wait = min(wait, r.startPrepare(now))
-	r.reconcile()
-	return wait
+	return min(wait, r.reconcile(now))
 }
 
 // follow takes over the newest state: at once if it is the first or if it withdraws something,
@@ -123,8 +125,10 @@ func (r *reconciler) replan() {
 	}
 }
 
-// reconcile tells each endpoint what it has, starts those that are missing, and ends the others.
-func (r *reconciler) reconcile() {
+// reconcile tells each endpoint what it has, starts those that are missing, and ends the others. It
+// says for how long none of those that are held back is to start.
+func (r *reconciler) reconcile(now time.Time) time.Duration {
+	wait := idle
 	for name, endpoint := range r.served {
 		if _, ok := r.present.offers[name]; !ok {
 			r.end(name, endpoint)
@@ -138,20 +142,41 @@ func (r *reconciler) reconcile() {
 			continue
 		}
 		// One that is on its way out has to be out first: two of a name confuse the kubelet.
-		if len(seats) > 0 && !r.ending[name] {
-			r.start(name, l, o.allocator)
+		if len(seats) == 0 || r.ending[name] {
+			continue
 		}
+		if left := r.hold(name, o.Seats, now); left > 0 {
+			wait = min(wait, left)
+			continue
+		}
+		r.start(name, l, o.allocator)
 	}
+	maps.DeleteFunc(r.held, func(name string, _ time.Time) bool { _, ok := r.present.offers[name]; return !ok })
 	if r.inForce != r.present.revision {
 		r.inForce = r.present.revision
 		r.manager.note(func(s *Stats) { s.Revision = r.inForce })
 	}
+	return wait
+}
+
+// hold says for how long yet a resource that is not handed out waits for the first Prepare of all its
+// devices: a first list with a part of them would look to the kubelet as if the others were gone.
+func (r *reconciler) hold(name string, seats []Seat, now time.Time) time.Duration {
+	if !r.prepare.pending(seats, r.verdicts) {
+		return 0
+	}
+	since, ok := r.held[name]
+	if !ok {
+		since, r.held[name] = now, now
+	}
+	return since.Add(r.manager.host.pace.firstList).Sub(now)
 }
 
 func (r *reconciler) start(name string, l *list, a allocator) {
 	m := r.manager
 	endpoint := newEndpoint(name, m.host, m.tally(name), m.log, l, a)
 	r.served[name] = endpoint
+	delete(r.held, name)
 	m.log.Info("handing out a resource", "resource", name, "healthy", l.healthy, "unhealthy", l.unhealthy)
 	r.running.Go(func() { endpoint.run(r.ctx) })
 }

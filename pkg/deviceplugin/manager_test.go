@@ -224,7 +224,7 @@ func TestAResourceThatIsBackWaitsForItsOldEndpointToEnd(t *testing.T) {
 	r.step(time.Now())
 	first := r.served[wholeGPU]
 	r.end(wholeGPU, first)
-	r.reconcile()
+	r.reconcile(time.Now())
 	if r.served[wholeGPU] != nil {
 		t.Error("two endpoints of one resource are there")
 	}
@@ -232,7 +232,7 @@ func TestAResourceThatIsBackWaitsForItsOldEndpointToEnd(t *testing.T) {
 	if !isClosed(first.done) {
 		t.Error("the old endpoint has not ended")
 	}
-	r.reconcile()
+	r.reconcile(time.Now())
 	if second := r.served[wholeGPU]; second == nil || second == first {
 		t.Error("the resource is not back")
 	}

@@ -41,6 +41,8 @@ const (
 	ProblemListSize  ProblemKind = "list_size"
 	ProblemIMEX      ProblemKind = "imex"
 	ProblemNodes     ProblemKind = "device_nodes"
+	// ProblemCDIPlain is none of a plan: CDI specs that lack the driver's files.
+	ProblemCDIPlain ProblemKind = "cdi_plain"
 )
 
 // Problem is something that a plan could not do as it was asked to, the error type of NewPlan.

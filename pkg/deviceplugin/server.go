@@ -77,8 +77,9 @@ func serve(ctx context.Context, folder, resource, prefix string, count *tally, r
 func listen(ctx context.Context, folder, resource, prefix string, count *tally) (net.Listener, string, error) {
 	const attempts = 32
 	var socket string
-	for range attempts {
-		socket = filepath.Join(folder, socketName(resource, prefix, count.nextSocket()))
+	made := count.socketsMade()
+	for n := made + 1; n <= made+attempts; n++ {
+		socket = filepath.Join(folder, socketName(resource, prefix, n))
 		if len(socket) > longestSocket {
 			return nil, "", fmt.Errorf("serve %s: the path of its socket %s has more than %d bytes: use a kubelet folder with a shorter path",
 				resource, socket, longestSocket)
@@ -93,6 +94,7 @@ func listen(ctx context.Context, folder, resource, prefix string, count *tally) 
 		if err != nil {
 			return nil, "", fmt.Errorf("serve %s: %w (is this the device plugin folder of the kubelet?)", resource, err)
 		}
+		count.socketMade(n)
 		if unix, ok := listener.(*net.UnixListener); ok {
 			// The file may be another one by then.
 			unix.SetUnlinkOnClose(false)

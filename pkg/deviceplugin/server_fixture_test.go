@@ -41,7 +41,7 @@ func quickPace() pace {
 		answer: 2 * time.Second, firstStream: 500 * time.Millisecond, lostStream: 100 * time.Millisecond,
 		settle: 10 * time.Millisecond, drain: time.Second,
 		serve: 20 * time.Millisecond, retryLeast: 5 * time.Millisecond, retryMost: 100 * time.Millisecond,
-		prepareLeast: 5 * time.Millisecond, prepareMost: 50 * time.Millisecond,
+		prepareLeast: 5 * time.Millisecond, prepareMost: 50 * time.Millisecond, firstList: patience,
 	}
 }
 

@@ -86,7 +86,7 @@ func allocateBounds() []time.Duration {
 type tally struct {
 	mu sync.Mutex
 	s  ResourceStats
-	// sockets counts the sockets made, for names that are never used twice.
+	// sockets is the number in the name of the last socket made: no name is used twice.
 	sockets int
 }
 
@@ -105,11 +105,16 @@ func (t *tally) update(change func(*ResourceStats)) {
 	change(&t.s)
 }
 
-func (t *tally) nextSocket() int {
+func (t *tally) socketsMade() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sockets++
 	return t.sockets
+}
+
+func (t *tally) socketMade(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sockets = n
 }
 
 // failed notes a trouble, and reports whether it is another one than before.

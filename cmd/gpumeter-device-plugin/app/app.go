@@ -80,7 +80,7 @@ func newApp(ctx context.Context, c config, log *slog.Logger) (*app, error) {
 	if a.director, err = a.direct(); err != nil {
 		return nil, err
 	}
-	from := observed{status: a.director.status.Load, manager: a.manager.Stats, reconnects: a.reconnects, registers: socket != ""}
+	from := observed{status: a.director.status.Load, manager: a.manager.Stats, reconnects: a.reconnects, specs: a.specs.problem, registers: socket != ""}
 	if a.web, err = listenWeb(ctx, c, handler(from, log), log); err != nil {
 		return nil, err
 	}

@@ -17,6 +17,8 @@ type observed struct {
 	manager func() deviceplugin.Stats
 	// reconnects is how often the health stream came up again.
 	reconnects func() uint64
+	// specs is what the CDI specs lack, nil for nothing.
+	specs func() *deviceplugin.Problem
 	// registers says whether there is a kubelet to register with.
 	registers bool
 }
@@ -61,7 +63,7 @@ func newCollector(from observed) *collector {
 		reloadedAt:    d("config_last_reload_success_timestamp_seconds", "When the config was last read and good, in seconds since 1970."),
 		inventory:     d("inventory_devices", "Devices of the node, physical GPUs and MIG devices.", "kind"),
 		inventoryFrom: d("inventory_source", "Where the inventory is from, 1 for that one.", "source"),
-		problems:      d("problems", "What the plan could not do as the config asks, by kind; the log has the words.", "kind"),
+		problems:      d("problems", "What could not be done as the config asks, by kind; the log has the words.", "kind"),
 		prepares:      d("prepares_total", "Preparations of devices for containers (CDI specs) by result.", "result"),
 		ready:         d("ready", "What /readyz says, 1 for ready."),
 	}
@@ -143,6 +145,9 @@ func (c *collector) node(p page, s *status) {
 	}
 	for kind, n := range s.problems {
 		p.gauge(c.problems, float64(n), string(kind))
+	}
+	if lack := c.from.specs(); lack != nil {
+		p.gauge(c.problems, 1, string(lack.Kind))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/gpumeter/gpumeter/pkg/cdi"
 	"github.com/gpumeter/gpumeter/pkg/deviceplugin"
 )
 
@@ -45,6 +46,7 @@ func busy() observed {
 	}
 	return observed{
 		status: func() *status { return s }, manager: func() deviceplugin.Stats { return stats }, reconnects: func() uint64 { return 2 }, registers: true,
+		specs: func() *deviceplugin.Problem { return bareSpecs(cdi.Config{}) },
 	}
 }
 
@@ -83,7 +85,7 @@ func TestTheMetricsPageIsWhatDashboardsKnow(t *testing.T) {
 
 func TestAPageBeforeAnythingIsKnownClaimsNothing(t *testing.T) {
 	d := newDirector(defaults(), slog.New(slog.DiscardHandler), &handedOver{}, noon)
-	o := observed{status: d.status.Load, manager: func() deviceplugin.Stats { return deviceplugin.Stats{} }, reconnects: func() uint64 { return 0 }}
+	o := observed{status: d.status.Load, manager: func() deviceplugin.Stats { return deviceplugin.Stats{} }, reconnects: func() uint64 { return 0 }, specs: func() *deviceplugin.Problem { return nil }}
 	_, page := get(t, handler(o, slog.New(slog.DiscardHandler)), "/metrics")
 	for _, absent := range []string{"config_info{", "success_timestamp_seconds ", "problems{", "devices{health"} {
 		if strings.Contains(page, absent) {

@@ -3,6 +3,8 @@
 package app
 
 import (
+	"cmp"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -25,6 +27,8 @@ type specs struct {
 	made cdi.Config
 	on   bool
 	ids  deviceplugin.IDStrategy
+	// lack is what the specs that were written last lack, nil for nothing.
+	lack *deviceplugin.Problem
 }
 
 // use takes the config that holds from now on.
@@ -57,12 +61,44 @@ func (s *specs) use(e *effective) {
 // write writes the specs of all devices, where containers are told their devices by CDI.
 func (s *specs) write(inv deviceplugin.Inventory) error {
 	s.mu.Lock()
-	writer, on, ids := s.writer, s.on, s.ids
+	writer, on, ids, made := s.writer, s.on, s.ids, s.made
 	s.mu.Unlock()
 	if !on {
+		s.lacks(nil)
 		return nil
 	}
-	return writer.Write(specDevices(inv, ids))
+	err := writer.Write(specDevices(inv, ids))
+	if writer.Bare() {
+		s.lacks(bareSpecs(made))
+	} else {
+		s.lacks(nil)
+	}
+	return err
+}
+
+// bareSpecs says what specs of devices without the driver's files cost.
+func bareSpecs(made cdi.Config) *deviceplugin.Problem {
+	return &deviceplugin.Problem{Kind: deviceplugin.ProblemCDIPlain, Text: fmt.Sprintf(
+		"the CDI specs have device nodes and none of the driver's libraries and programs, since no libnvidia-ml.so.1 can be loaded from %s or by the loader: containers start without CUDA and nvidia-smi; "+
+			"mount the host's driver root there (--driver-root-ctr-path), or have the NVIDIA runtime run the plugin with NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=compute,utility; then restart the plugin",
+		cmp.Or(made.DriverRootHere, made.DriverRoot, "/"))}
+}
+
+// lacks notes what the specs lack, and says so if that is new.
+func (s *specs) lacks(p *deviceplugin.Problem) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p != nil && (s.lack == nil || s.lack.Text != p.Text) {
+		s.log.Warn("containers do not get all that they need", "problem", p)
+	}
+	s.lack = p
+}
+
+// problem is what the specs lack, nil for nothing.
+func (s *specs) problem() *deviceplugin.Problem {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lack
 }
 
 // specDevices are the devices as CDI has them, under the names that containers are told. One without

@@ -3,6 +3,7 @@
 package app
 
 import (
+	"bytes"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -105,5 +106,41 @@ func TestDeviceNodesAreTheHostsWhereTheDriverRootHasNone(t *testing.T) {
 		if s.made.DevRoot != c.root || s.made.DevRootHere != c.rootHere || s.made.DriverRoot != "/opt/driver" {
 			t.Errorf("%+v: nodes in %q, seen in %q, of the driver in %q", c, s.made.DevRoot, s.made.DevRootHere, s.made.DriverRoot)
 		}
+	}
+}
+
+// A machine that runs this test with a driver of its own has a library to ask.
+func TestSpecsWithoutTheDriversFilesAreTold(t *testing.T) {
+	for _, folder := range []string{"/usr/lib*", "/usr/lib*/*"} {
+		if found, _ := filepath.Glob(folder + "/libnvidia-ml.so.1"); len(found) > 0 {
+			t.Skip("there is a driver here: ", found)
+		}
+	}
+	for source, lacks := range map[string]bool{sourceNVML: true, sourceStream: true, sourceAuto: true, sourceSim: false} {
+		t.Run(source, func(t *testing.T) {
+			var logged bytes.Buffer
+			s := &specs{cfg: config{source: source, cdiDir: t.TempDir(), hostRoot: "/"}, log: slog.New(slog.NewTextHandler(&logged, nil))}
+			for range 3 {
+				s.use(mustEffective(t, nil, map[string]string{"DEVICE_LIST_STRATEGY": "cdi-cri"}, ""))
+				if err := s.write(partedInventory()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			said := strings.Count(logged.String(), "level=WARN")
+			problem := s.problem()
+			if !lacks {
+				if problem != nil || said != 0 {
+					t.Errorf("a pretended node is told to lack something: %v", problem)
+				}
+				return
+			}
+			if said != 1 || problem == nil || problem.Kind != deviceplugin.ProblemCDIPlain || !strings.Contains(logged.String(), "driver-root-ctr-path") {
+				t.Errorf("%d warnings, problem %v:\n%s", said, problem, &logged)
+			}
+			s.use(mustEffective(t, nil, nil, ""))
+			if err := s.write(partedInventory()); err != nil || s.problem() != nil {
+				t.Errorf("without CDI it is still told: %v, %v", s.problem(), err)
+			}
+		})
 	}
 }

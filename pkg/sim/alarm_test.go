@@ -64,3 +64,31 @@ func TestTheAlarmIsRaisedWhenTheStoryHasAnEvent(t *testing.T) {
 		})
 	}
 }
+
+func TestAReadingTakesBackTheAlarmForWhatItTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Parse("alarms.yaml", []byte("gpus: [{model: H100-80, count: 1}]\nevents: [{at: 10s, do: xid, gpu: 0, code: 31}]"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := NewNode(s, Options{Start: story, Speed: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		alarms := n.Alarms()
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		if len(alarms) != 1 {
+			t.Fatal("the XID raised no alarm")
+		}
+		if r, err := n.Read(t.Context(), nil); err != nil || len(r.Events) != 1 {
+			t.Fatalf("the reading has %d events (%v), want the XID", len(r.Events), err)
+		}
+		if len(alarms) != 0 {
+			t.Error("the alarm stands after the reading that told of it")
+		}
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -74,7 +74,7 @@ type heirLine interface {
 
 // run hands over until ctx ends, and returns nil then. What stays unanswered is said again.
 func (h *handOver) run(ctx context.Context, line heirLine, log *slog.Logger) error {
-	said := ""
+	told := tale{log: log}
 	for ctx.Err() == nil {
 		seen, changed := h.get()
 		state, moved := line.Watch()
@@ -84,7 +84,7 @@ func (h *handOver) run(ctx context.Context, line heirLine, log *slog.Logger) err
 			bounded, cancel := context.WithTimeout(ctx, tellPatience)
 			err := line.HandOver(bounded, reporterOwn, seen)
 			cancel()
-			said = h.tell(ctx, log, seen, err, said)
+			told.of(ctx, seen, err)
 		}
 		if !awaitNews(ctx, line, state, changed, moved, again) {
 			return nil
@@ -93,14 +93,22 @@ func (h *handOver) run(ctx context.Context, line heirLine, log *slog.Logger) err
 	return nil
 }
 
-// tell logs each trouble once; it is the last one.
-func (h *handOver) tell(ctx context.Context, log *slog.Logger, seen []health.Condition, err error, said string) string {
-	if err == nil {
-		log.Info("the exporter was told of faults that the device plugin heard", "faults", len(seen), "first", seen[0].Evidence, "gpu", seen[0].GPU)
-		return ""
+// tale says for the log how handing over goes: each trouble once, and once what was handed over,
+// however often it is said again to an exporter that does not read that GPU.
+type tale struct {
+	log     *slog.Logger
+	told    []health.Condition
+	trouble string
+}
+
+func (t *tale) of(ctx context.Context, seen []health.Condition, err error) {
+	switch {
+	case err != nil && (err.Error() == t.trouble || ctx.Err() != nil):
+	case err != nil:
+		t.told, t.trouble = nil, err.Error()
+		t.log.Warn("the exporter does not take over faults that the device plugin heard; the plugin itself goes on withdrawing their GPUs", "error", err, "again_in", tellPause)
+	case !slices.Equal(seen, t.told):
+		t.told, t.trouble = seen, ""
+		t.log.Info("the exporter was told of faults that the device plugin heard", "faults", len(seen), "first", seen[0].Evidence, "gpu", seen[0].GPU)
 	}
-	if err.Error() != said && ctx.Err() == nil {
-		log.Warn("the exporter does not take over faults that the device plugin heard; the plugin itself goes on withdrawing their GPUs", "error", err, "again_in", tellPause)
-	}
-	return err.Error()
 }

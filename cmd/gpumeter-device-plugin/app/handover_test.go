@@ -125,7 +125,8 @@ func TestWhatThePluginHeardIsHandedOverUntilItIsAnswered(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		h, line := newHandOver(), newFakeLine()
 		done := make(chan error)
-		go func() { done <- h.run(ctx, line, slog.New(slog.DiscardHandler)) }()
+		var log strings.Builder
+		go func() { done <- h.run(ctx, line, slog.New(slog.NewTextHandler(&log, nil))) }()
 		expect := func(what string, times int) {
 			t.Helper()
 			if got := strings.Count(line.heard(), reporterOwn+":1"); got != times {
@@ -152,6 +153,12 @@ func TestWhatThePluginHeardIsHandedOverUntilItIsAnswered(t *testing.T) {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+		// Twice it was said without an answer, and again after the trouble.
+		for text, times := range map[string]int{"was told of faults": 2, "does not take over": 1} {
+			if got := strings.Count(log.String(), text); got != times {
+				t.Errorf("the log has %q %d times, want %d:\n%s", text, got, times, log.String())
+			}
 		}
 	})
 }

@@ -11,7 +11,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"os/signal"
 	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/oklog/run"
@@ -279,8 +282,14 @@ func (a *App) Run(ctx context.Context) error {
 		until(a.serveHealth)
 	}
 	until(a.watchSelections)
-	until(a.watchRelease)
-	until(a.watchCounters)
+	// From before anything says that the App is ready: a signal that comes then is not lost, nor is it the end.
+	usr1, hup := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(usr1, syscall.SIGUSR1)
+	defer signal.Stop(usr1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	until(func(ctx context.Context) error { return a.watchRelease(ctx, usr1) })
+	until(func(ctx context.Context) error { return a.watchCounters(ctx, hup) })
 	if err := a.addServer(&g); err != nil {
 		return err
 	}

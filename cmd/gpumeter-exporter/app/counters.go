@@ -11,8 +11,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/gpumeter/gpumeter/etc"
@@ -112,10 +110,7 @@ func report(log *slog.Logger, problems []exporter.Problem) {
 // watchCounters reloads on SIGHUP and when the file's content changes. It looks at
 // the content rather than at the directory's events, because a mounted ConfigMap changes by
 // a rename of a link above the file, or, mounted by subPath, not at all.
-func (a *App) watchCounters(ctx context.Context) error {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
+func (a *App) watchCounters(ctx context.Context, hup <-chan os.Signal) error {
 	tick := time.NewTicker(5 * time.Second)
 	defer tick.Stop()
 	for {

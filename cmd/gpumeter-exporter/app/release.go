@@ -5,16 +5,11 @@ package app
 import (
 	"context"
 	"os"
-	"os/signal"
-	"syscall"
 )
 
 // watchRelease lets go of the GPU driver on SIGUSR1 and takes it up again on the next one, so that
 // the driver can be upgraded while the exporter runs.
-func (a *App) watchRelease(ctx context.Context) error {
-	usr1 := make(chan os.Signal, 1)
-	signal.Notify(usr1, syscall.SIGUSR1)
-	defer signal.Stop(usr1)
+func (a *App) watchRelease(ctx context.Context, usr1 <-chan os.Signal) error {
 	for {
 		select {
 		case <-ctx.Done():

@@ -44,7 +44,7 @@ func serving(t *testing.T, cfg Config, d *card) running {
 	return running{App: a, url: "http://" + addr.String(), logs: l}
 }
 
-// signalUntil sends SIGUSR1 until the log has a text: the first may come before the handler.
+// signalUntil sends SIGUSR1 and waits until the log has a text. Who is ready hears the first one.
 func signalUntil(t *testing.T, l *logs, text string) {
 	t.Helper()
 	if err := syscall.Kill(syscall.Getpid(), syscall.SIGUSR1); err != nil {

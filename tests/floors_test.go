@@ -53,7 +53,7 @@ const (
 func plan() map[string]room {
 	cmdModules := []string{
 		"github.com/oklog/run", "github.com/prometheus/client_golang", "github.com/prometheus/common",
-		"github.com/prometheus/exporter-toolkit", "github.com/urfave/cli/v3",
+		"github.com/prometheus/exporter-toolkit", "github.com/urfave/cli/v3", "golang.org/x/sys",
 	}
 	kubeletModules := []string{"google.golang.org/grpc", "google.golang.org/protobuf", "k8s.io/kubelet"}
 	return map[string]room{
@@ -67,7 +67,17 @@ func plan() map[string]room {
 		"pkg/sharing": {floor: 1, ours: []string{"pkg/gpu"}},
 
 		"pkg/ledger":  {floor: 2, ours: []string{"pkg/gpu", "pkg/health", "pkg/sharing"}, modules: []string{"go.etcd.io/bbolt"}},
+		"pkg/prices":  {floor: 2, modules: []string{"github.com/shopspring/decimal", "go.yaml.in/yaml/v3"}},
 		"pkg/xidfile": {floor: 2, ours: []string{"pkg/health"}, modules: []string{"go.yaml.in/yaml/v3"}},
+
+		"pkg/bill": {
+			floor: 3, ours: []string{"pkg/gpu", "pkg/ledger", "pkg/prices", "pkg/sharing"},
+			modules: []string{"github.com/shopspring/decimal"},
+		},
+		"pkg/promusage": {
+			floor: 3, ours: []string{"pkg/gpu", "pkg/ledger", "pkg/sharing"},
+			modules: []string{"github.com/prometheus/client_golang/api", "github.com/prometheus/common"},
+		},
 
 		"pkg/cluster": {
 			floor: 3, ours: []string{"pkg/gpu", "pkg/sharing"},
@@ -112,8 +122,8 @@ func plan() map[string]room {
 			modules: []string{"google.golang.org/grpc", "google.golang.org/protobuf"},
 		},
 		"pkg/report": {
-			floor: 4, ours: []string{"pkg/gpu", "pkg/ledger", "pkg/sharing"},
-			modules: []string{"github.com/prometheus/client_golang/api", "github.com/prometheus/common"},
+			floor: 4, ours: []string{"pkg/bill", "pkg/gpu", "pkg/ledger", "pkg/prices", "pkg/sharing"},
+			modules: []string{"github.com/shopspring/decimal"},
 		},
 
 		"cmd/gpumeter-exporter/app": {

@@ -210,6 +210,54 @@ func (f Fraction) Float64() float64 {
 	return v
 }
 
+// Floor is the greatest whole number that is not above f; the nearest int64 where there is none.
+func (f Fraction) Floor() int64 {
+	if f.wide == nil {
+		den := f.less + 1
+		q := f.num / den
+		if f.num%den < 0 {
+			q--
+		}
+		return q
+	}
+	// Div rounds towards minus infinity for a positive denominator, which a Rat's always is.
+	q := new(big.Int).Div(f.wide.Num(), f.wide.Denom())
+	switch {
+	case q.IsInt64():
+		return q.Int64()
+	case q.Sign() < 0:
+		return math.MinInt64
+	}
+	return math.MaxInt64
+}
+
+// MarshalText is String.
+func (f Fraction) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
+// maxText bounds what UnmarshalText reads: far more than sums of a node's whole life need.
+const maxText = 4096
+
+// UnmarshalText reads what MarshalText wrote, of any length that sums of parts come to.
+func (f *Fraction) UnmarshalText(text []byte) error {
+	if len(text) <= 64 {
+		parsed, err := ParseFraction(string(text))
+		if err == nil {
+			*f = parsed
+		}
+		return err
+	}
+	num, den, slash := strings.Cut(strings.TrimPrefix(string(text), "-"), "/")
+	if len(text) > maxText || !isDigits(num) || slash && (!isDigits(den) || strings.Trim(den, "0") == "") {
+		return fmt.Errorf("parse fraction %.16q...: want digits, or digits/digits, and %d characters at most", text, maxText)
+	}
+	r, ok := new(big.Rat).SetString(string(text))
+	if !ok {
+		return fmt.Errorf("parse fraction %.16q...: it is no number", text)
+	}
+	*f = fromRat(r)
+	return nil
+}
+
 // String is the number in lowest terms, "15/112", or "2" where it is whole.
 // ParseFraction reads it back unless it is longer than 64 characters.
 func (f Fraction) String() string {

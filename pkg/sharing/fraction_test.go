@@ -142,3 +142,45 @@ func BenchmarkFractionAdd(b *testing.B) {
 		f.Add(g)
 	}
 }
+
+func TestFloorIsTheGreatestWholeNumberBelow(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want int64
+	}{
+		{"0", 0}, {"7", 7}, {"7/2", 3}, {"-7/2", -4}, {"-4", -4}, {"1/3", 0}, {"-1/3", -1},
+		{"9223372036854775807", math.MaxInt64}, {"92233720368547758070/10", math.MaxInt64},
+		{"92233720368547758071/10", math.MaxInt64}, {"922337203685477580700", math.MaxInt64}, {"-922337203685477580700", math.MinInt64},
+		{"100000000000000000001/100000000000000000000", 1}, {"-100000000000000000001/100000000000000000000", -2},
+	} {
+		var f Fraction
+		if err := f.UnmarshalText([]byte(c.text)); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Floor(); got != c.want {
+			t.Errorf("Floor(%s) = %d, want %d", c.text, got, c.want)
+		}
+	}
+}
+
+func TestEveryFractionIsReadBackAsText(t *testing.T) {
+	f := One()
+	for _, den := range []int64{3, 7, 1 << 40, 1_000_003, 999_999_937, 5, 11, 13, 1<<61 - 1, 1_000_000_007, 1_000_000_009} {
+		f = f.Add(NewFraction(-1, den))
+		text, err := f.MarshalText()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Fraction
+		if err := back.UnmarshalText(text); err != nil || !back.Equal(f) {
+			t.Errorf("%s is read back as %v, %v", text, back, err)
+		}
+	}
+	long := strings.Repeat("9", 70)
+	for _, bad := range []string{long + "/0", long + "/", "--" + long, long + "x", long + "/-3", strings.Repeat("9", maxText+1), "x"} {
+		var back Fraction
+		if err := back.UnmarshalText([]byte(bad)); err == nil {
+			t.Errorf("%.20q… (%d characters) is read as a fraction", bad, len(bad))
+		}
+	}
+}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster asks the API server for what it alone knows. It asks for one node's metadata
-// and nothing else, so that its permissions can be get, list and watch of nodes.
+// Package cluster asks the API server for what it alone knows, by get, list and watch and nothing else: one
+// node's metadata, for which it needs these of nodes, and the pods of one node, for which it needs these of pods.
 package cluster
 
 import (
@@ -9,6 +9,10 @@ import (
 	"fmt"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -26,7 +30,11 @@ type Config struct {
 }
 
 // Client speaks to an API server. It is safe for concurrent use.
-type Client struct{ meta metadata.Interface }
+type Client struct {
+	meta metadata.Interface
+	// core is for what metadata alone does not tell.
+	core rest.Interface
+}
 
 // Connect makes a Client. It does not speak to the API server yet: an error is about what is
 // configured, and says what to do.
@@ -40,7 +48,24 @@ func Connect(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client of the API server at %s: %w", rc.Host, err)
 	}
-	return &Client{meta}, nil
+	core, err := coreClient(rc)
+	if err != nil {
+		return nil, fmt.Errorf("client of the API server at %s: %w", rc.Host, err)
+	}
+	return &Client{meta, core}, nil
+}
+
+// coreClient makes requests whose answers are read as JSON here: what Kubernetes' own types would decode, and keep, of
+// a pod is a hundred times what is wanted.
+func coreClient(rc *rest.Config) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	asJSON := rest.CopyConfig(rc)
+	asJSON.AcceptContentTypes, asJSON.ContentType = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	asJSON.GroupVersion = &schema.GroupVersion{Version: "v1"}
+	asJSON.APIPath = "/api"
+	asJSON.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	return rest.RESTClientFor(asJSON)
 }
 
 func restConfig(kubeconfig string) (*rest.Config, error) {

@@ -49,8 +49,10 @@ type fakeKubelet struct {
 	socket string
 
 	// hook runs before each answer; an error is the answer.
-	hook        func(ctx context.Context, method string) error
-	list        *podresources.ListPodResourcesResponse
+	hook func(ctx context.Context, method string) error
+	list *podresources.ListPodResourcesResponse
+	// shown is the answer instead of list where it is set, for a test that changes it while somebody asks.
+	shown       atomic.Pointer[podresources.ListPodResourcesResponse]
 	allocatable *podresources.AllocatableResourcesResponse
 
 	accepts, calls atomic.Int64
@@ -64,6 +66,9 @@ func (k *fakeKubelet) List(ctx context.Context, _ *podresources.ListPodResources
 		if err := k.hook(ctx, "List"); err != nil {
 			return nil, err
 		}
+	}
+	if shown := k.shown.Load(); shown != nil {
+		return shown, nil
 	}
 	return k.list, nil
 }

@@ -90,6 +90,8 @@ type Config struct {
 	// StartingLimit is how long after a new connection allocations are kept that the kubelet
 	// does not list, where it had listed the own pod and does not list that either; 0 is 5 min.
 	StartingLimit time.Duration
+	// Poll is how often Run looks for changes; 0 is never.
+	Poll time.Duration
 	// Timeout bounds one List; 0 is 10 s. An earlier deadline of the caller wins.
 	Timeout time.Duration
 	// MaxReceiveBytes bounds one answer of the kubelet; 0 is 64 MiB.
@@ -112,6 +114,7 @@ type Client struct {
 
 	allocatable *notice
 	starting    *starting
+	change      *change
 }
 
 // New makes a Client without touching the socket: a kubelet that is away is an
@@ -148,6 +151,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{
 		cfg:         cfg,
+		change:      newChange(),
 		allocatable: lossOf(cfg.Log, "kubelet allocatable resources"),
 		checkpoint:  &checkpoint{path: cfg.Checkpoint, notice: lossOf(cfg.Log, "kubelet device checkpoint")},
 		starting: &starting{
@@ -195,6 +199,7 @@ func (c *Client) Close() error {
 func (c *Client) List(parent context.Context) (sharing.Listing, error) {
 	ctx, cancel := context.WithTimeout(parent, c.cfg.Timeout)
 	defer cancel()
+	defer c.change.begin()()
 
 	pods, record, trouble, err := c.settled(ctx)
 	if err != nil {
@@ -207,6 +212,7 @@ func (c *Client) List(parent context.Context) (sharing.Listing, error) {
 	if trouble != "" {
 		m.skip(trouble, 1)
 	}
+	c.change.answered(m.out.Allocations)
 	all, kept := c.starting.complete(m.out.Allocations, c.starting.own(pods.GetPodResources()))
 	m.out.Allocations = all
 	if kept > 0 {

@@ -31,8 +31,17 @@ const (
 	ByMode      Dimension = "mode"
 	ByModel     Dimension = "model"
 	ByProfile   Dimension = "profile"
-	ByDay       Dimension = "day"
-	ByHour      Dimension = "hour"
+	// ByCostCenter is the cost center of the team.
+	ByCostCenter Dimension = "cost-center"
+	ByDay        Dimension = "day"
+	ByHour       Dimension = "hour"
+)
+
+// The beginnings of dimensions that name a label.
+const (
+	labelPrefix          = "label:"
+	namespaceLabelPrefix = "namespace-label:"
+	nodeLabelPrefix      = "node-label:"
 )
 
 // RowKind is what a row is of.
@@ -69,7 +78,7 @@ type Bill struct {
 	Rows []Row
 	// Total is of all rows: their exact sum, as shown.
 	Total Sums
-	// Capacity is what there was in GPU-hours, to which held and unallocated add up.
+	// Capacity is what there was in GPU-hours, to which all rows add up; zero where Options.Filtered.
 	Capacity decimal.Decimal
 	// Difference is by how many GPU-microseconds they do not, beyond what registers are rounded by: not zero only
 	// where data contradict themselves. Unbalanced name where.
@@ -124,7 +133,7 @@ type Row struct {
 	Bases []ledger.Basis
 	// Completeness is the lowest of its nodes, in percent.
 	Completeness decimal.Decimal
-	// Items are what it is made of.
+	// Items are what it is made of, in an order that is always the same.
 	Items []Item
 }
 
@@ -146,8 +155,12 @@ type Item struct {
 	ledger.Quantity
 	Used  map[ledger.Basis]int64
 	Price prices.Price
-	// List and Net are the costs in the bill's currency, exact: fractions of a unit, not of a cent.
-	List, Net sharing.Fraction
+	// Free is what of GPU a quota gave for nothing, and Quotas the names of those.
+	Free   int64
+	Quotas []string
+	// List and Net are the costs in the bill's currency, exact: fractions of a unit, not of a cent. Idle is what it
+	// bears of what nobody held, or, below zero, what others bear of it.
+	List, Net, Idle sharing.Fraction
 	// Correction is set for an adjustment.
 	Correction *ledger.Corrected
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package prices is the dated price book: what an hour of which GPU costs from when to when, what is taken off or
-// put on for whom, and who pays for what nobody used. It does no I/O; a Book is immutable.
+// put on for whom, and who pays for what nobody used. It reads no file; a Book is immutable and safe for
+// concurrent use.
 package prices
 
 import (
@@ -17,7 +18,7 @@ type Subject struct {
 	Mode string
 	// Namespace is empty for what nobody held.
 	Namespace string
-	// NamespaceLabels, NodeLabels are nil where they are not known.
+	// NamespaceLabels, NodeLabels are nil where they are not known. What is known to have none has an empty map.
 	NamespaceLabels, NodeLabels map[string]string
 	Node, Cluster               string
 	At                          time.Time
@@ -42,8 +43,29 @@ type IdlePolicy string
 const (
 	// IdlePlatform: the platform; rows of their own.
 	IdlePlatform IdlePolicy = "platform"
-	// IdleSpread: those who held, in proportion to their cost.
+	// IdleSpread: those who held, in proportion to their cost, within a calendar month, cluster and model.
 	IdleSpread IdlePolicy = "spread"
-	// IdleSoleTenant: the one namespace that held replicas of a shared GPU pays for its unrequested ones; the rest is the platform's.
+	// IdleSoleTenant: the one namespace that held replicas of a shared GPU on a day pays for its unrequested ones; the
+	// rest is the platform's.
 	IdleSoleTenant IdlePolicy = "sole-tenant"
+)
+
+// Stacking is how several discounts come together.
+type Stacking string
+
+// The ways of stacking.
+const (
+	// StackCompound: each discount is taken off what the ones before it left.
+	StackCompound Stacking = "compound"
+	// StackAdd: the percentages are added, and taken off the list price.
+	StackAdd Stacking = "add"
+)
+
+// Period is a calendar period, in the time zone of the bill.
+type Period string
+
+// The periods.
+const (
+	PerMonth Period = "month"
+	PerDay   Period = "day"
 )

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bill
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/ledger"
+)
+
+// Make makes the bill of what was consumed, which was asked for with Boundaries and Detail of the same options. The error
+// says what has no price, or what the options ask that cannot be told; there is no bill then. That data are missing or
+// contradict themselves is no error: the bill says so. The Usage is not changed, and the bill keeps parts of it.
+func Make(u ledger.Usage, o Options) (*Bill, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	m := &maker{usage: &u, o: &o, cal: calendar{o.zone()}}
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	m.arrange()
+	m.completeness()
+	m.collect()
+	if err := m.price(); err != nil {
+		return nil, err
+	}
+	if err := m.quotas(); err != nil {
+		return nil, err
+	}
+	m.shareIdle()
+	rows, err := m.rows()
+	if err != nil {
+		return nil, err
+	}
+	b := &Bill{
+		From: o.From.In(o.zone()), To: o.To.In(o.zone()), Zone: o.zone(), GroupBy: slices.Clone(o.GroupBy), Source: u.Source,
+		PolicyVersion: o.Policy, Idle: o.policyOf(), Rows: rows, Nodes: m.nodes,
+	}
+	if o.Prices != nil {
+		b.Currency, b.Decimals, b.PriceVersion = o.Prices.Currency(), o.Prices.Decimals(), o.Prices.Version()
+	}
+	b.Total = m.fill(b.Rows)
+	m.balance(b)
+	b.Complete = m.complete()
+	b.Notes = append(slices.Clone(u.Notes), m.notes...)
+	slices.Sort(b.Notes)
+	b.Notes = slices.Compact(b.Notes)
+	b.ID = m.billID(b)
+	return b, nil
+}
+
+// rowID is made of the period and of what the row is of, and of nothing else.
+func (m *maker) rowID(r *Row) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d %d %s %s\n", m.o.From.UnixMilli(), m.o.To.UnixMilli(), r.Kind, r.Cause)
+	for i, d := range m.o.GroupBy {
+		fmt.Fprintf(&text, "%q %q\n", d, r.Keys[i])
+	}
+	sum := sha256.Sum256([]byte(text.String()))
+	return hex.EncodeToString(sum[:6])
+}
+
+// billID is made of all that the amounts rest on. Who told what was consumed is not in it: the same bill from
+// the ledger and from Prometheus has the same ID.
+func (m *maker) billID(b *Bill) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d %d %q %q %q %q %t %t\n", b.From.UnixMilli(), b.To.UnixMilli(), b.Zone, b.GroupBy, b.PriceVersion, b.PolicyVersion,
+		m.o.Filtered, b.Complete)
+	for i := range b.Nodes {
+		n := &b.Nodes[i]
+		fmt.Fprintf(h, "node %q %q %q %s\n", n.Cluster, n.Node, n.LedgerID, n.Completeness)
+	}
+	for i := range b.Rows {
+		r := &b.Rows[i]
+		fmt.Fprintf(h, "row %s %s %s %s %s\n", r.ID, r.GPUHours, r.ListCost, r.NetCost, r.TotalCost)
+		for j := range r.Items {
+			hashItem(h, &r.Items[j])
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+func hashItem(h hash.Hash, i *Item) {
+	fmt.Fprintf(h, "%d %d %q %q %q %q %q %q %q %q %q %d %d %d %s\n", i.Node, i.Start.UnixMilli(), i.Namespace, i.Resource, i.Mode, i.Model, i.Profile,
+		i.Pod, i.PodUID, i.Container, i.Card, i.GPUInstance, i.GPU, i.Free, i.Price.Entry)
+}
+
+// complete reports whether nothing is missing, and says so where something is that no node has.
+func (m *maker) complete() bool {
+	complete := true
+	if len(m.nodes) == 0 {
+		m.notes = append(m.notes, "no node told anything for this period")
+		complete = false
+	}
+	if !m.o.Now.IsZero() && m.o.To.After(m.o.Now) {
+		m.notes = append(m.notes, fmt.Sprintf("the period is not over before %s", m.o.To.In(m.cal.zone).Format(time.RFC3339)))
+		complete = false
+	}
+	for i := range m.nodes {
+		complete = complete && len(m.nodes[i].Missing) == 0
+	}
+	return complete
+}

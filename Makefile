@@ -10,6 +10,7 @@ BENCHSTAT_VERSION     := v0.0.0-20260908200009-22c9c6c9d4da
 TOOLS         := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gpumeter/tools
 GOLANGCI_LINT := $(TOOLS)/golangci-lint@$(GOLANGCI_LINT_VERSION)/golangci-lint
 PROMTOOL      := $(TOOLS)/promtool@$(PROMETHEUS_VERSION)/promtool
+PROMETHEUS    := $(TOOLS)/prometheus@$(PROMETHEUS_VERSION)/prometheus
 GOVULNCHECK   := $(TOOLS)/govulncheck@$(GOVULNCHECK_VERSION)/govulncheck
 BENCHSTAT     := $(TOOLS)/benchstat@$(BENCHSTAT_VERSION)/benchstat
 
@@ -65,7 +66,7 @@ test: ## run all tests with the race detector, in random order
 	@for dir in $(TEST_MODULES); do (cd $$dir && $(GO) test -shuffle=on ./...) || exit 1; done
 
 .PHONY: verify
-verify: verify-fmt verify-vet verify-lint verify-floors verify-generated verify-metrics verify-glibc verify-vuln ## run every check below, stop at the first that fails
+verify: verify-fmt verify-vet verify-lint verify-floors verify-generated verify-metrics verify-rules verify-glibc verify-vuln ## run every check below, stop at the first that fails
 
 .PHONY: verify-fmt
 verify-fmt: ## check that gofmt would change nothing
@@ -98,6 +99,11 @@ verify-glibc: build ## check that the programs ask for no glibc newer than 2.31
 verify-metrics: $(PROMTOOL) ## run promtool over our own families in the golden pages
 	tests/tools/verify-metrics.sh $(PROMTOOL)
 
+.PHONY: verify-rules
+verify-rules: $(PROMTOOL) ## run promtool over the rules for Prometheus and their tests
+	$(PROMTOOL) check rules --lint=all --lint-fatal etc/prometheus/rules.yaml
+	$(PROMTOOL) test rules etc/prometheus/rules_test.yaml
+
 .PHONY: verify-vuln
 verify-vuln: $(GOVULNCHECK) ## look for known vulnerabilities in what is called
 	tests/tools/verify-vuln.sh $(GOVULNCHECK)
@@ -115,6 +121,7 @@ update: ## make generated and golden files anew
 bench: ## run the benchmarks: BENCH=regexp COUNT=10
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./pkg/...
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -benchtime 100x ./tests
+	$(GO) -C tests/prometheus test -run '^$$' -bench '$(BENCH)' -count $(COUNT) -benchtime 1x .
 	@echo "docs/performance.md says what the numbers mean and how they were taken."
 
 .PHONY: bench-plot
@@ -137,6 +144,15 @@ demo: ## serve a pretend node on ADDRESS=127.0.0.1:9400, further flags in ARGS
 e2e: build ## run a real Kubernetes node over pretend GPUs under each kubelet, or KUBELETS=1.36,1.37
 	GPUMETER_E2E_KUBELETS=$(KUBELETS) tests/e2e/run.sh bin bin/e2e
 
+.PHONY: e2e-prometheus
+e2e-prometheus: build $(PROMETHEUS) ## have a real Prometheus server scrape the demo node, and hold the report over it against the ledger
+	GPUMETER_PROGRAM=$(CURDIR)/bin/gpumeter GPUMETER_PROMETHEUS=$(PROMETHEUS) \
+		$(GO) -C tests/prometheus test -count=1 -run '^TestARealPrometheusServer' -v .
+
+.PHONY: accuracy
+accuracy: ## make docs/accuracy.md: what each way to measure is off by, over a simulated month; some minutes
+	GPUMETER_ACCURACY=$(CURDIR)/docs $(GO) -C tests/prometheus test -count=1 -timeout 90m -run '^TestAccuracy$$' -v .
+
 .PHONY: image
 image: ## build the container image IMAGE with docker, podman or buildah
 	tests/tools/image.sh $(IMAGE) $(VERSION) $(REVISION)
@@ -152,6 +168,9 @@ $(GOLANGCI_LINT):
 
 $(PROMTOOL):
 	$(INSTALL) github.com/prometheus/prometheus/cmd/promtool@$(PROMETHEUS_VERSION)
+
+$(PROMETHEUS):
+	$(INSTALL) github.com/prometheus/prometheus/cmd/prometheus@$(PROMETHEUS_VERSION)
 
 $(GOVULNCHECK):
 	$(INSTALL) golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)

@@ -17,6 +17,7 @@ require (
 	github.com/prometheus/exporter-toolkit v0.20.0
 	github.com/shopspring/decimal v1.6.0
 	github.com/urfave/cli/v3 v3.14.0
+	go.etcd.io/bbolt v1.5.0
 	go.yaml.in/yaml/v3 v3.0.6
 	golang.org/x/sys v0.50.0
 	google.golang.org/grpc v1.83.2

@@ -21,6 +21,7 @@ import (
 	"github.com/gpumeter/gpumeter/pkg/gpu"
 	"github.com/gpumeter/gpumeter/pkg/health"
 	"github.com/gpumeter/gpumeter/pkg/kubelet"
+	"github.com/gpumeter/gpumeter/pkg/ledger"
 	"github.com/gpumeter/gpumeter/pkg/meter"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 	"github.com/gpumeter/gpumeter/pkg/sim"
@@ -102,6 +103,7 @@ func newBench(b *testing.B, scenario string) bench {
 	}
 	m, err := meter.New(meter.Config{
 		Telemetry: node, Allocations: client, Fields: counters.Fields(), Policy: policy, Interval: 10 * time.Second, Health: rules,
+		Book: ledger.OpenBook(ledger.BookConfig{}),
 	})
 	if err != nil {
 		b.Fatal(err)

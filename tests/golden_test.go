@@ -20,6 +20,7 @@ import (
 	"github.com/gpumeter/gpumeter/etc"
 	"github.com/gpumeter/gpumeter/pkg/exporter"
 	"github.com/gpumeter/gpumeter/pkg/health"
+	"github.com/gpumeter/gpumeter/pkg/ledger"
 	"github.com/gpumeter/gpumeter/pkg/meter"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 	"github.com/gpumeter/gpumeter/pkg/sim"
@@ -35,11 +36,15 @@ type station struct {
 	exporter *exporter.Exporter
 }
 
-// page is what the exporter serves now, in the text format.
+// page is what the exporter serves now, in the text format, under a ledger id that stays the same.
 func (s station) page() []byte {
 	w := httptest.NewRecorder()
 	s.exporter.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	return w.Body.Bytes()
+	page := w.Body.Bytes()
+	if v := s.meter.Latest().Ledger; meter.Committed(v) {
+		page = bytes.ReplaceAll(page, []byte(v.Totals.LedgerID), []byte("golden"))
+	}
+	return page
 }
 
 // playing runs story on a station whose clock is virtual, ticking each interval, under the
@@ -78,14 +83,16 @@ func playingWith(t *testing.T, scenario string, interval time.Duration, rows str
 		if err != nil {
 			t.Fatal(err)
 		}
+		book := ledger.OpenBook(ledger.BookConfig{Node: sc.Node, Policy: policy.Name()})
 		m, err := meter.New(meter.Config{
 			Telemetry: asked, Allocations: asked, Fields: counters.Fields(), Policy: policy, Interval: interval,
 			Health: rules, BootID: func() string { return node.BootID(node.Elapsed()) },
+			Book: book, Clock: clockOf(node),
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg.Hostname, cfg.XIDs = sc.Node, fewXIDs(t)
+		cfg.Hostname, cfg.XIDs, cfg.Policy = sc.Node, fewXIDs(t), policy.Name()
 		cfg.Build = exporter.BuildInfo{Version: "golden", Revision: "golden", GoVersion: "golden"}
 		e, err := exporter.New(m, counters, cfg)
 		if err != nil {
@@ -101,6 +108,14 @@ func playingWith(t *testing.T, scenario string, interval time.Duration, rows str
 			t.Error(err)
 		}
 	})
+}
+
+// clockOf is the clocks of a node that tells its story once.
+func clockOf(node *sim.Node) func() ledger.Instant {
+	return func() ledger.Instant {
+		elapsed := node.Elapsed()
+		return ledger.Instant{BootID: node.BootID(elapsed), Boot: elapsed.Milliseconds(), Wall: node.Now().UnixMilli()}
+	}
 }
 
 // fewXIDs is a table of XIDs that does not crowd the pages.

@@ -30,7 +30,7 @@ import (
 // The laws of docs/architecture.md that hold so far, each under its name.
 
 // TestLawConservation plays each scenario for half an hour: on every page the parts of each GPU add up
-// to one, and the pages are valid.
+// to one, the ledger's totals to all of it, and the pages are valid.
 func TestLawConservation(t *testing.T) {
 	for _, name := range sim.Shipped() {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +46,8 @@ func TestLawConservation(t *testing.T) {
 							cards++
 						}
 					}
-					if err := addsUp(parsePage(t, page), cards); err != nil {
+					families := parsePage(t, page)
+					if err := errors.Join(addsUp(families, cards), balances(families)); err != nil {
 						t.Fatalf("%v into the story: %v", s.asked.Elapsed(), err)
 					}
 					pass(20 * time.Second)
@@ -60,8 +61,10 @@ func TestLawConservation(t *testing.T) {
 func shareLines(page []byte) []byte {
 	var out []byte
 	for line := range bytes.Lines(page) {
-		if bytes.HasPrefix(line, []byte("gpumeter_allocation_share{")) || bytes.HasPrefix(line, []byte("gpumeter_unallocated_share{")) {
-			out = append(out, line...)
+		for _, family := range []string{"gpumeter_allocation_share{", "gpumeter_unallocated_share{", "gpumeter_conservation_error_gpu_seconds{"} {
+			if bytes.HasPrefix(line, []byte(family)) {
+				out = append(out, line...)
+			}
 		}
 	}
 	return out
@@ -81,6 +84,39 @@ func addsUp(page map[string]*dto.MetricFamily, cards int) error {
 	for card, v := range sum {
 		if math.Abs(v-1) > 1e-12 {
 			return fmt.Errorf("the parts of %s add up to %v", card, v)
+		}
+	}
+	return nil
+}
+
+// balances checks that the ledger is at peace with itself, and so are the totals of each card where they are on the page.
+func balances(page map[string]*dto.MetricFamily) error {
+	checks := page["gpumeter_conservation_error_gpu_seconds"].GetMetric()
+	if len(checks) == 0 {
+		return errors.New("nobody checks the ledger")
+	}
+	for _, m := range checks {
+		if v := valueOf(m); v != 0 {
+			return fmt.Errorf("the ledger of %s is wrong by %v", labelsOf(m)["UUID"], v)
+		}
+	}
+	for what, whole := range map[string]string{"gpu_seconds": "capacity", "memory_byte_seconds": "capacity", "energy_joules": "card"} {
+		rest, scale := map[string]float64{}, map[string]float64{}
+		for family, sign := range map[string]float64{whole: 1, "corrected": 1, "allocated": -1, "unallocated": -1} {
+			for _, m := range page["gpumeter_"+family+"_"+what+"_total"].GetMetric() {
+				rest[labelsOf(m)["UUID"]] += sign * valueOf(m)
+				scale[labelsOf(m)["UUID"]] += valueOf(m)
+			}
+		}
+		for card, v := range rest {
+			// Each of nine totals is shown in whole millionths of a second, in whole millijoules, of bytes as a float.
+			grain := 1e-6
+			if what == "energy_joules" {
+				grain = 1e-3
+			}
+			if math.Abs(v) > 9*grain+scale[card]*1e-14 {
+				return fmt.Errorf("%s of %s: %v of %v are missing", what, card, v, scale[card])
+			}
 		}
 	}
 	return nil
@@ -125,7 +161,8 @@ func TestLawOneWriter(t *testing.T) {
 		kept := map[string]func() string{}
 		for range 80 {
 			snap := s.meter.Latest()
-			kept[fmt.Sprintf("%+v", *snap)] = func() string { return fmt.Sprintf("%+v", *snap) }
+			whole := func() string { return fmt.Sprintf("%+v %+v %+v", *snap, *snap.Ledger, *snap.Ledger.Totals) }
+			kept[whole()] = whole
 			s.page()
 			pass(15 * time.Second)
 		}

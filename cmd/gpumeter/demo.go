@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -37,6 +38,7 @@ func demoCommand(stdout, stderr io.Writer) *cli.Command {
 	cfg := app.Defaults()
 	cfg.Source, cfg.Kubernetes, cfg.Quiet = "sim", true, true
 	var span time.Duration
+	var month bool
 	return &cli.Command{
 		Name:         "demo",
 		Usage:        "run a simulated GPU node with the exporter on it; needs no GPU and no Kubernetes",
@@ -50,6 +52,7 @@ func demoCommand(stdout, stderr io.Writer) *cli.Command {
 			&cli.StringFlag{Name: "collectors", Aliases: []string{"f"}, Value: app.DefaultCollectors, Usage: "`FILE` with the counters; built-in ones if it does not exist", Destination: &cfg.Collectors},
 			&cli.BoolFlag{Name: "kubernetes-virtual-gpus", Usage: "copy series per holder as dcgm-exporter does", Destination: &cfg.VirtualGPUs},
 			&cli.BoolFlag{Name: "debug", Usage: "log details", Destination: &cfg.Debug},
+			&cli.BoolFlag{Name: "month", Value: true, Usage: "close with the bill of a simulated month, as a table and as a page", Destination: &month},
 			&cli.DurationFlag{Name: "for", Usage: "stop after this `TIME` (default: run until Ctrl-C)", Destination: &span},
 		}, cfg.Health.Flags()...),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
@@ -61,7 +64,10 @@ func demoCommand(stdout, stderr io.Writer) *cli.Command {
 			if span < 0 {
 				return fmt.Errorf("--for %v: want a time of 0 or more", span)
 			}
-			return demo(ctx, cfg, span, stdout, stderr)
+			if err := demo(ctx, cfg, span, stdout, stderr); err != nil || !month {
+				return err
+			}
+			return closeWithMonth(stdout, stderr)
 		},
 	}
 }
@@ -103,6 +109,32 @@ func demo(ctx context.Context, cfg app.Config, span time.Duration, stdout, stder
 	return account.print(stdout)
 }
 
+// closeWithMonth shows the bill of a simulated month. It has a context of its own, because what ended the demo is
+// most often Ctrl-C; a second one ends the program.
+func closeWithMonth(stdout, stderr io.Writer) error {
+	dir, err := os.MkdirTemp("", "gpumeter-demo-")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "\nAnd this is what a month of such a node comes to. It is metered now, minute by minute, into a ledger on disk;\n"+
+		"that takes some seconds (Ctrl-C leaves it off, --month=false leaves it out).\n\n")
+	page, err := monthReport(context.Background(), dir, time.Now(), stdout, stderr)
+	if err != nil {
+		return err
+	}
+	from, _ := lastMonth(time.Now())
+	fmt.Fprintf(stdout, "\nThe same as a page: %s\n\nAsk its ledger yourself:\n", page)
+	for _, line := range []string{
+		"report --ledger %[1]s --month %[2]s --view platform --group-by workload",
+		"report --ledger %[1]s --month %[2]s --group-by day --format csv",
+		"explain --ledger %[1]s --month %[2]s --namespace sandbox",
+		"verify --ledger %[1]s",
+	} {
+		fmt.Fprintf(stdout, "  gpumeter "+line+"\n", dir, from.Format("2006-01"))
+	}
+	return nil
+}
+
 // greet says in plain words what runs and where to look.
 func greet(w io.Writer, node *sim.Node, cfg app.Config, addr net.Addr, span time.Duration) {
 	fmt.Fprintf(w, "This is a pretend GPU node, %s: no GPU is touched.\n\n", node.Scenario().Node)
@@ -129,8 +161,8 @@ func greet(w io.Writer, node *sim.Node, cfg app.Config, addr net.Addr, span time
 		fmt.Fprintf(w, "\nWith --health-socket /tmp/health.sock it can be asked: gpumeter health --socket /tmp/health.sock\n")
 	}
 	if span > 0 {
-		fmt.Fprintf(w, "\nIt stops by itself after %v and says who held how much.\n", span)
+		fmt.Fprintf(w, "\nIt stops by itself after %v, says who held how much, and makes the bill of a month.\n", span)
 	} else {
-		fmt.Fprintf(w, "\nStop it with Ctrl-C; then it says who held how much.\n")
+		fmt.Fprintf(w, "\nStop it with Ctrl-C; then it says who held how much, and makes the bill of a month.\n")
 	}
 }

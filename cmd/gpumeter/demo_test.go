@@ -43,7 +43,7 @@ func gpumeter(ctx context.Context, out io.Writer, args ...string) error {
 
 func TestDemoSaysWhatItSimulatesAndAddsUp(t *testing.T) {
 	var out screen
-	err := gpumeter(t.Context(), &out, "demo", "--address", "127.0.0.1:0", "--for", "2s", "--collect-interval", "100ms")
+	err := gpumeter(t.Context(), &out, "demo", "--address", "127.0.0.1:0", "--month=false", "--for", "2s", "--collect-interval", "100ms")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
@@ -62,7 +62,7 @@ func TestDemoServesUntilItIsStopped(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- gpumeter(ctx, &out, "demo", "--address", "127.0.0.1:0", "--collect-interval", "100ms", "--scenario", "h100x8-timeslice4")
+		done <- gpumeter(ctx, &out, "demo", "--address", "127.0.0.1:0", "--month=false", "--collect-interval", "100ms", "--scenario", "h100x8-timeslice4")
 	}()
 	url := regexp.MustCompile(`http://127\.0\.0\.1:\d+/metrics`)
 	page := ""

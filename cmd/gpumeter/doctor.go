@@ -99,8 +99,8 @@ func (d *doctor) checks() []check {
 }
 
 // examine runs the checks. It ends early when ctx does.
-func (d *doctor) examine(ctx context.Context) (report, error) {
-	r := newReport()
+func (d *doctor) examine(ctx context.Context) (examination, error) {
+	r := newExamination()
 	var e exam
 	for _, c := range d.checks() {
 		if c.doing != "" {
@@ -235,32 +235,3 @@ func (e *exitError) Error() string {
 }
 
 func (e *exitError) Unwrap() error { return e.err }
-
-// progress is one line on a terminal that says what takes its time; elsewhere it is silent.
-type progress struct {
-	w     io.Writer
-	shown bool
-}
-
-func newProgress(w io.Writer) *progress {
-	if f, ok := w.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			return &progress{w: w}
-		}
-	}
-	return &progress{}
-}
-
-func (p *progress) say(what string) {
-	if p.w != nil {
-		fmt.Fprintf(p.w, "\r\x1b[K%s …", what)
-		p.shown = true
-	}
-}
-
-func (p *progress) clear() {
-	if p.shown {
-		fmt.Fprint(p.w, "\r\x1b[K")
-		p.shown = false
-	}
-}

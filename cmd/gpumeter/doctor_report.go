@@ -57,8 +57,8 @@ func oneLine(s string) string {
 // taken away or given another meaning.
 const schema = 1
 
-// report is everything the doctor found; docs/doctor.md explains it to its readers.
-type report struct {
+// examination is everything the doctor found; docs/doctor.md explains it to its readers.
+type examination struct {
 	Schema   int    `json:"schema"`
 	Version  string `json:"version"`
 	Node     string `json:"node"`
@@ -140,15 +140,15 @@ type holderReport struct {
 	Container string `json:"container"`
 }
 
-func newReport() report {
-	return report{
+func newExamination() examination {
+	return examination{
 		Schema: schema, Version: app.Version(), Result: "fine",
 		Findings: []finding{}, Devices: []deviceReport{}, Absent: []absentField{},
 	}
 }
 
 // add takes a finding in. The worst one decides.
-func (r *report) add(f finding) {
+func (r *examination) add(f finding) {
 	r.Findings = append(r.Findings, f)
 	switch {
 	case f.Status == statusFail:
@@ -159,7 +159,7 @@ func (r *report) add(f finding) {
 }
 
 // describe adds what is there, for programs.
-func (r *report) describe(e exam) {
+func (r *examination) describe(e exam) {
 	if e.chosen != nil {
 		o := e.chosen.Driver.Origin()
 		if e.reading != nil {
@@ -191,7 +191,7 @@ func describeDevice(d gpu.Device) deviceReport {
 	return out
 }
 
-func (r *report) writeJSON(w io.Writer) error {
+func (r *examination) writeJSON(w io.Writer) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
@@ -199,7 +199,7 @@ func (r *report) writeJSON(w io.Writer) error {
 }
 
 // summary is the last line.
-func (r *report) summary() string {
+func (r *examination) summary() string {
 	counts := map[status]int{}
 	for _, f := range r.Findings {
 		counts[f.Status]++

@@ -186,7 +186,7 @@ func TestDoctorOnAGPUThatDoesNotAnswer(t *testing.T) {
 			t.Parallel()
 			path := pretendDCGM(t, "gpus 4 h100\n"+scenario+"\n")
 			document, code := examined(t, node(allCapabilities, nil), true, func(c *app.Config) { c.DCGMLibrary = path })
-			var r report
+			var r examination
 			if err := json.Unmarshal([]byte(document), &r); err != nil {
 				t.Fatal(err)
 			}
@@ -208,7 +208,7 @@ func TestDoctorsWordsAreTheWholeOfItsJSON(t *testing.T) {
 	change := func(c *app.Config) { c.Source, c.Scenario, c.Kubernetes = "sim", "testdata/doctor-node.yaml", true }
 	lines, _ := examined(t, node(noCapabilities, nil), false, change)
 	document, _ := examined(t, node(noCapabilities, nil), true, change)
-	var r report
+	var r examination
 	if err := json.Unmarshal([]byte(document), &r); err != nil {
 		t.Fatal(err)
 	}

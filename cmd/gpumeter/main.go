@@ -53,7 +53,8 @@ func command(stdout, stderr io.Writer) *cli.Command {
 		ErrWriter:             stderr,
 		OnUsageError:          app.UsageError,
 		Commands: []*cli.Command{
-			demoCommand(stdout, stderr), doctorCommand(stdout, stderr), healthCommand(stdout), scenariosCommand(stdout),
+			demoCommand(stdout, stderr), doctorCommand(stdout, stderr), explainCommand(stdout, stderr), healthCommand(stdout),
+			pricesCommand(stdout, stderr), reportCommand(stdout, stderr), scenariosCommand(stdout), verifyCommand(stdout, stderr),
 		},
 	}
 }

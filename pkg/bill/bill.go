@@ -118,7 +118,7 @@ type Sums struct {
 
 // Row is one line of the bill.
 type Row struct {
-	// ID is stable: the same row of the same period has the same one, whatever else is asked for.
+	// ID is stable: the same row of a period that begins at the same time has the same one, whatever else is asked for.
 	ID   string
 	Kind RowKind
 	// Keys are the values of GroupBy, in its order; empty where there is none.
@@ -148,10 +148,11 @@ type Item struct {
 	Pod, PodUID, Container string
 	WorkloadKind, Workload string
 	Labels                 map[string]string
-	Card                   gpu.UUID
-	CardIndex              int
-	GPUInstance            int
-	Cause                  sharing.Cause
+	// CardIndex is 0 where there is no Card.
+	Card        gpu.UUID
+	CardIndex   int
+	GPUInstance int
+	Cause       sharing.Cause
 	ledger.Quantity
 	Used  map[ledger.Basis]int64
 	Price prices.Price

@@ -22,8 +22,16 @@ type maker struct {
 	// order[i] is where node i of the Usage stands in the bill.
 	order []int
 	nodes []Node
+	// index is that of each GPU on its node, by its registers: what is held does not say it.
+	index map[place]int
 	items []Item
 	notes []string
+}
+
+// place is a GPU of a node of the Usage.
+type place struct {
+	node int
+	card gpu.UUID
 }
 
 // arrange puts the nodes in an order that does not depend on the Usage's.
@@ -41,6 +49,11 @@ func (m *maker) arrange() {
 	for to, from := range index {
 		m.order[from] = to
 		m.nodes[to] = Node{NodeUsage: m.usage.Nodes[from]}
+	}
+	m.index = map[place]int{}
+	for i := range m.usage.Rest {
+		r := &m.usage.Rest[i]
+		m.index[place{r.Node, r.Card}] = r.Index
 	}
 }
 
@@ -116,8 +129,8 @@ func (m *maker) heldItem(h *ledger.Held, node, window int) Item {
 	start, end := m.window(window)
 	return Item{
 		Kind: KindHeld, Node: m.order[node], Start: start, End: end, Series: h.Series, Pod: h.Pod, PodUID: h.PodUID, Container: h.Container,
-		WorkloadKind: h.WorkloadKind, Workload: h.Workload, Labels: h.Labels, Card: h.Card, GPUInstance: h.GPUInstance,
-		Quantity: h.Quantity, Used: h.Used,
+		WorkloadKind: h.WorkloadKind, Workload: h.Workload, Labels: h.Labels, Card: h.Card, CardIndex: m.index[place{node, h.Card}],
+		GPUInstance: h.GPUInstance, Quantity: h.Quantity, Used: h.Used,
 	}
 }
 
@@ -138,7 +151,7 @@ func (m *maker) restItem(r *ledger.Rest) Item {
 	start, end := m.window(r.Window)
 	return Item{
 		Kind: KindUnallocated, Node: m.order[r.Node], Start: start, End: end, Series: ledger.Series{Model: r.Model}, Card: r.Card,
-		CardIndex: r.Index, GPUInstance: gpu.NoInstance, Cause: r.Cause, Quantity: r.Quantity,
+		CardIndex: m.index[place{r.Node, r.Card}], GPUInstance: gpu.NoInstance, Cause: r.Cause, Quantity: r.Quantity,
 	}
 }
 

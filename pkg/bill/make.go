@@ -3,10 +3,12 @@
 package bill
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"hash"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +20,7 @@ import (
 // says what has no price, or what the options ask that cannot be told; there is no bill then. That data are missing or
 // contradict themselves is no error: the bill says so. The Usage is not changed, and the bill keeps parts of it.
 func Make(u ledger.Usage, o Options) (*Bill, error) {
-	if err := o.validate(); err != nil {
+	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	m := &maker{usage: &u, o: &o, cal: calendar{o.zone()}}
@@ -41,7 +43,7 @@ func Make(u ledger.Usage, o Options) (*Bill, error) {
 	}
 	b := &Bill{
 		From: o.From.In(o.zone()), To: o.To.In(o.zone()), Zone: o.zone(), GroupBy: slices.Clone(o.GroupBy), Source: u.Source,
-		PolicyVersion: o.Policy, Idle: o.policyOf(), Rows: rows, Nodes: m.nodes,
+		PolicyVersion: m.policy(), Idle: o.policyOf(), Rows: rows, Nodes: m.nodes,
 	}
 	if o.Prices != nil {
 		b.Currency, b.Decimals, b.PriceVersion = o.Prices.Currency(), o.Prices.Decimals(), o.Prices.Version()
@@ -49,6 +51,7 @@ func Make(u ledger.Usage, o Options) (*Bill, error) {
 	b.Total = m.fill(b.Rows)
 	m.balance(b)
 	b.Complete = m.complete()
+	m.noteYoung()
 	b.Notes = append(slices.Clone(u.Notes), m.notes...)
 	slices.Sort(b.Notes)
 	b.Notes = slices.Compact(b.Notes)
@@ -56,10 +59,11 @@ func Make(u ledger.Usage, o Options) (*Bill, error) {
 	return b, nil
 }
 
-// rowID is made of the period and of what the row is of, and of nothing else.
+// rowID is made of when the period begins and of what the row is of, and of nothing else: while a month goes on, its rows
+// keep theirs.
 func (m *maker) rowID(r *Row) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d %d %s %s\n", m.o.From.UnixMilli(), m.o.To.UnixMilli(), r.Kind, r.Cause)
+	fmt.Fprintf(&text, "%d %s %s\n", m.o.From.UnixMilli(), r.Kind, r.Cause)
 	for i, d := range m.o.GroupBy {
 		fmt.Fprintf(&text, "%q %q\n", d, r.Keys[i])
 	}
@@ -90,6 +94,53 @@ func (m *maker) billID(b *Bill) string {
 func hashItem(h hash.Hash, i *Item) {
 	fmt.Fprintf(h, "%d %d %q %q %q %q %q %q %q %q %q %d %d %d %s\n", i.Node, i.Start.UnixMilli(), i.Namespace, i.Resource, i.Mode, i.Model, i.Profile,
 		i.Pod, i.PodUID, i.Container, i.Card, i.GPUInstance, i.GPU, i.Free, i.Price.Entry)
+}
+
+// policy names how shares were weighed: MIG devices by what the nodes say, replicas of a device evenly.
+func (m *maker) policy() string {
+	nodes := map[string][]string{}
+	for i := range m.nodes {
+		for _, p := range m.nodes[i].Policies {
+			nodes[p] = append(nodes[p], m.nodes[i].Node)
+		}
+	}
+	if len(nodes) == 0 {
+		return ""
+	}
+	policies := slices.Sorted(maps.Keys(nodes))
+	if len(policies) > 1 {
+		said := make([]string, len(policies))
+		for i, p := range policies {
+			said[i] = fmt.Sprintf("%s on %s", p, some(nodes[p]))
+		}
+		m.notes = append(m.notes, "MIG devices were weighed in more than one way: "+strings.Join(said, "; "))
+	}
+	return "mig-" + strings.Join(policies, ",") + "+replica-even@v1"
+}
+
+// manyNames are told before the rest is only counted.
+const manyNames = 10
+
+// some is a list of names that may be long.
+func some(names []string) string {
+	if more := len(names) - manyNames; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:manyNames], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
+// noteYoung names the nodes whose ledger began within the period: nothing that is known is missing of them, and yet a
+// GPU may have worked before somebody metered it.
+func (m *maker) noteYoung() {
+	var young []string
+	for i := range m.nodes {
+		if n := &m.nodes[i]; n.Created.After(m.o.From) && n.Created.Before(m.o.To) {
+			young = append(young, fmt.Sprintf("%s (%s)", cmp.Or(n.Node, n.LedgerID), n.Created.In(m.cal.zone).Format(time.RFC3339)))
+		}
+	}
+	if len(young) > 0 {
+		m.notes = append(m.notes, "not metered before a moment within this period, so that what their GPUs did until then is in no bill: "+some(young))
+	}
 }
 
 // complete reports whether nothing is missing, and says so where something is that no node has.

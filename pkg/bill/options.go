@@ -33,8 +33,6 @@ type Options struct {
 	// ClosedOnly refuses a period that is not over at Now. A zero Now is not looked at.
 	ClosedOnly bool
 	Now        time.Time
-	// Policy names how shares were weighed.
-	Policy string
 }
 
 func (o *Options) zone() *time.Location {
@@ -57,8 +55,8 @@ func (o *Options) idle() prices.IdlePolicy {
 // ErrPeriod is wrapped where the period cannot be billed.
 var ErrPeriod = errors.New("period cannot be billed")
 
-// validate says what is wrong with the options.
-func (o *Options) validate() error {
+// Validate says what is wrong with the options, before anything is read for them.
+func (o *Options) Validate() error {
 	var errs []error
 	if !o.From.Before(o.To) {
 		errs = append(errs, fmt.Errorf("%w: its end %s is not after its beginning %s", ErrPeriod, o.To.Format(time.RFC3339), o.From.Format(time.RFC3339)))
@@ -91,18 +89,26 @@ func (o *Options) validateDimension(d Dimension) error {
 		case ok && name == "":
 			return fmt.Errorf("group by %q: the label is missing", d)
 		case ok && prefix == namespaceLabelPrefix && o.NamespaceLabels == nil:
-			return fmt.Errorf("group by %q: the labels of namespaces are not known: hand in a list of them", d)
+			return fmt.Errorf("group by %q: the labels of namespaces are not known: hand in a list of them (--namespaces)", d)
 		case ok:
 			return nil
 		}
 	}
 	switch {
 	case !slices.Contains(Dimensions(), d):
-		return fmt.Errorf("group by %q: there is no such dimension: known are %v, label:NAME, namespace-label:NAME and node-label:NAME", d, Dimensions())
+		return fmt.Errorf("group by %q: there is no such dimension: known are %s, label:NAME, namespace-label:NAME and node-label:NAME", d, words(Dimensions()))
 	case (d == ByTeam || d == ByCostCenter) && o.Teams == nil:
-		return fmt.Errorf("group by %q: nobody says which namespace is whose: hand in a file of teams", d)
+		return fmt.Errorf("group by %q: nobody says which namespace is whose: hand in a file of teams (--teams)", d)
 	}
 	return nil
+}
+
+func words(all []Dimension) string {
+	text := make([]string, len(all))
+	for i, d := range all {
+		text[i] = string(d)
+	}
+	return strings.Join(text, ", ")
 }
 
 // Detail is how finely the Usage of such a bill is to be asked for.

@@ -12,6 +12,7 @@ import (
 	"github.com/gpumeter/gpumeter/etc"
 	"github.com/gpumeter/gpumeter/pkg/gpu"
 	"github.com/gpumeter/gpumeter/pkg/health"
+	"github.com/gpumeter/gpumeter/pkg/ledger"
 	"github.com/gpumeter/gpumeter/pkg/meter"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
@@ -272,4 +273,63 @@ func BenchmarkScrapeFreshPage(b *testing.B) {
 		source.Store(&next)
 		h.ServeHTTP(w, r)
 	}
+}
+
+// BenchmarkPageOfLedger is BenchmarkPage on 8 GPUs in 7 slices of 4 replicas each, without a book of charges, with
+// one, and with what each of the 224 pods came to.
+func BenchmarkPageOfLedger(b *testing.B) {
+	for _, with := range []string{"nothing", "namespaces", "pods"} {
+		b.Run(with, func(b *testing.B) {
+			s, counters := busyNode(b, 8, 7, 4)
+			if with != "nothing" {
+				s.Ledger = charged(s)
+			}
+			e := exporterOf(b, s, counters, Config{Hostname: "node-7", NoPodCharges: with == "namespaces"})
+			size := len(e.current().body(FormatText, codingIdentity).bytes)
+			b.ReportAllocs()
+			for b.Loop() {
+				p := &page{exporter: e, snapshot: s, settings: e.settings.Load()}
+				p.body(FormatText, codingIdentity)
+			}
+			b.ReportMetric(float64(len(e.current().families().samples)), "series")
+			b.ReportMetric(float64(size), "page-B")
+		})
+	}
+}
+
+// charged is what a ledger has of a snapshot's holders after some time.
+func charged(s *meter.Snapshot) *ledger.View {
+	t := &ledger.Totals{LedgerID: "3f9c0ffee3f9c0ffee3f9c0ffee3f9c0f", Node: "node-7", Created: noon, At: ledger.Instant{Wall: noon.UnixMilli()}}
+	v := &ledger.View{Totals: t, Unbalanced: map[gpu.UUID]sharing.Fraction{}}
+	amount := ledger.Amount{
+		GPU: sharing.NewFraction(86_413_271*15, 112*4), Memory: sharing.NewFraction(86_413_271*81920, 8*4), Energy: sharing.NewFraction(86_413_271*477*15, 112*4),
+	}
+	models := make(map[gpu.UUID]string)
+	for _, d := range s.Reading.Devices {
+		models[d.UUID] = d.Model
+		if !d.IsMIG() {
+			t.Cards = append(t.Cards, ledger.CardTotal{
+				Card: ledger.Card{UUID: d.UUID, Model: d.Model}, Capacity: amount, Allocated: amount,
+				Unallocated: map[sharing.Cause]ledger.Amount{sharing.CauseFree: amount},
+			})
+			v.Unbalanced[d.UUID] = sharing.Fraction{}
+		}
+	}
+	series := map[ledger.Series]bool{}
+	for i := range s.Division.Shares {
+		share := &s.Division.Shares[i]
+		in := ledger.Series{Namespace: share.Holder.Namespace, Resource: share.Resource, Mode: share.Mode, Model: models[share.Card], Profile: "1g.10gb"}
+		used := map[ledger.Basis]sharing.Fraction{ledger.BasisEqual: amount.GPU.Scale(1, 3)}
+		if !series[in] {
+			series[in] = true
+			t.Series = append(t.Series, ledger.SeriesTotal{Series: in, Amount: amount, Used: used})
+		}
+		t.Pods = append(t.Pods, ledger.PodTotal{
+			PodSeries: ledger.PodSeries{
+				Series: in, Pod: share.Holder.Pod, PodUID: fmt.Sprintf("a0000000-0000-4000-8000-%012d", i), Container: share.Holder.Container, Card: share.Card, GPUInstance: i/4%7 + 1,
+			},
+			Amount: amount, Used: used,
+		})
+	}
+	return v
 }

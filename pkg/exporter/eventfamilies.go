@@ -17,8 +17,14 @@ import (
 // to increase(). The profile of an instance is no label: the instance may be gone, and its
 // number another one's by now.
 func (f *ownFamilies) addXIDs() {
-	f.begin("gpumeter_xid_errors_total", "Errors that the driver reported (XIDs), each counted once, by code and by what it asks of the operator.", kindCounter)
 	totals := f.snapshot.Totals.XIDs
+	if f.snapshot.Ledger != nil {
+		// What was counted before this process is known with the first commit.
+		if totals = f.snapshot.XIDs; totals == nil {
+			return
+		}
+	}
+	f.begin("gpumeter_xid_errors_total", "Errors that the driver reported (XIDs), each counted once, by code and by what it asks of the operator; over restarts where a ledger is kept.", kindCounter)
 	alerted := f.cfg.XIDs.Alerted()
 	born := make(map[int]bool, len(alerted))
 	named := make([][2]label, len(alerted))

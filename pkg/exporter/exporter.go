@@ -87,6 +87,10 @@ type Config struct {
 	// Restored is what became at the start of the conditions that were saved before, in a word for a label;
 	// empty where none are kept.
 	Restored string
+	// Policy is how MIG devices are weighed, for gpumeter_ledger_info.
+	Policy string
+	// NoPodCharges leaves out what each pod came to, for the sake of Prometheus where pods are many.
+	NoPodCharges bool
 	// Links are shown on the index page after the exporter's own.
 	Links []Link
 }

@@ -116,6 +116,8 @@ func TestOwnFamiliesPassPrometheusLint(t *testing.T) {
 	s := eventfulNode()
 	judged := judgedNode()
 	s.Health, s.HealthStore = judged.Health, judged.HealthStore
+	metered := meteredNode()
+	s.Ledger, s.XIDs = metered.Ledger, metered.XIDs
 	page := ownPart(pageOf(t, s, rowsOf(t, mixedCounters+computedCounters), eventfulConfig(t)))
 	problems, err := promlint.New(strings.NewReader(page)).Lint()
 	if err != nil {

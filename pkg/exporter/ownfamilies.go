@@ -39,6 +39,7 @@ func addOwn(b *builder, cfg *Config, st *settings, s *meter.Snapshot, n *node, a
 	f.addVerdicts()
 	f.addRestored()
 	f.addStream()
+	f.addLedger()
 	f.addXIDs()
 	f.addHealthTime()
 	f.addAbsent(absent)

@@ -70,7 +70,7 @@ type XID struct {
 
 // Fact is something to be known beside the charges that changes none: a transition of health, a conflict.
 type Fact struct {
-	// What is one of FactHealth, FactConflict.
+	// What is one of FactHealth, FactConflict, FactRefused.
 	What string `json:"what"`
 	// Device is the card or MIG device that it concerns.
 	Device gpu.UUID `json:"device,omitempty"`
@@ -83,11 +83,14 @@ type Fact struct {
 const (
 	FactHealth   = "health"
 	FactConflict = "conflict"
+	// FactRefused: the account did not take a record that it made of an Observation; a fault of the program.
+	FactRefused = "refused"
 )
 
 // Observation is what one tick of the meter saw, complete. The lines hold from At until the next Observation.
 type Observation struct {
-	At    Instant
+	At Instant
+	// Cards are those that are there now. One without lines is a card of which nothing is known: it is unattributed.
 	Cards []Card
 	Lines []Line
 	// Energy is each card's energy counter in millijoules, which begins anew with the driver; a card that does
@@ -156,11 +159,12 @@ type Body interface{ Kind() Kind }
 
 // Carry begins a segment of the log: all that the records before it came to.
 type Carry struct {
-	// State is Account's, as Account.MarshalJSON wrote it.
+	// State is Account's after the record before this one, as Account.MarshalJSON wrote it.
 	State json.RawMessage `json:"state"`
 }
 
-// Begin says that a meter took the book up.
+// Begin says that a meter took the book up, or that the machine is another boot's. It charges nothing: a Gap follows
+// where there were cards before.
 type Begin struct {
 	LedgerID string `json:"ledger_id"`
 	Node     string `json:"node,omitempty"`
@@ -171,7 +175,8 @@ type Begin struct {
 	Policy string `json:"policy,omitempty"`
 }
 
-// CardSeen introduces a card, or says that what is known of it has changed. N is its number in the book, never reused.
+// CardSeen introduces a card, or says that what is known of it has changed. N is its number in the book, from 1 on, never
+// reused.
 type CardSeen struct {
 	N int `json:"n"`
 	Card
@@ -206,7 +211,7 @@ type Close struct {
 	Why string `json:"why"`
 }
 
-// The reasons of Close.
+// The reasons why a line ends. The last two are the ends that a Gap makes; no Close says them.
 const (
 	CloseEnded   = "ended"
 	CloseChanged = "changed"
@@ -225,21 +230,31 @@ type Use struct {
 	// Busy is in milliseconds by device.
 	Busy  map[gpu.UUID]int64 `json:"busy,omitempty"`
 	Basis Basis              `json:"basis,omitempty"`
+	// Counters are what the cards' energy counters showed, in millijoules by number of card: what a later reading is
+	// compared with.
+	Counters map[int]int64 `json:"counters,omitempty"`
 }
 
 // Gap says that nobody looked before At. Every card that had lines counts Span of capacity: bridged lines are
-// charged theirs and stay open, the rest is unobserved, and the other lines end at what was charged last.
+// charged theirs and stay open, the rest is unobserved, and the other lines end at what was charged last, which is
+// the last record before it that is no Begin. There are no Closes of these. Time between that record and the Gap
+// is charged by the Gap and at its At, by nothing else. A Gap of GapLost ends nothing and charges nothing: another Gap follows.
 type Gap struct {
 	// Reason is one of GapReasons.
 	Reason string `json:"reason"`
 	// Span is how long, in milliseconds on the boot clock: since the last record where the boot is the same, else
-	// since the machine was started. Wall is the same by the wall clock, since the last record.
+	// since the machine was started; 0 where that cannot be told. Wall is the same by the wall clock, since the last
+	// record.
 	Span int64 `json:"span"`
 	Wall int64 `json:"wall"`
 	// Bridged are the lines that are proven to have stood all the while.
 	Bridged []Bridge `json:"bridged,omitempty"`
 	// Cards are the cards that count Span after another boot.
 	Cards []int `json:"cards,omitempty"`
+	// Energy is what the cards took within, in millijoules by number of card, and Counters what their counters showed at
+	// the end. It goes to the bridged lines by their part, the rest to unobserved.
+	Energy   map[int]int64 `json:"energy,omitempty"`
+	Counters map[int]int64 `json:"counters,omitempty"`
 }
 
 // Bridge is a line that a gap does not end, and its part within the gap.
@@ -282,13 +297,18 @@ type Correction struct {
 	Refers   uint64 `json:"refers"`
 	FromWall int64  `json:"from_wall"`
 	ToWall   int64  `json:"to_wall"`
-	Reason   string `json:"reason"`
+	// Reason is CorrectionProof.
+	Reason string `json:"reason"`
 }
+
+// CorrectionProof is the reason of a Correction that charges a gap late: what a pod held was known before, and
+// that it is the same pod became known after.
+const CorrectionProof = "late_proof"
 
 // FactSeen is a Fact.
 type FactSeen struct{ Fact }
 
-// XIDSeen counts XIDs.
+// XIDSeen counts XIDs: Count more of them.
 type XIDSeen struct {
 	GPU             gpu.UUID `json:"gpu"`
 	GPUInstance     int      `json:"gi"`

@@ -40,6 +40,8 @@ type CardTotal struct {
 	Capacity, Allocated Amount
 	// Unallocated is the rest by cause, every cause that the card ever had.
 	Unallocated map[sharing.Cause]Amount
+	// AllocatedEnergy is Allocated.Energy by what it rests on, as EnergyBasis has it.
+	AllocatedEnergy map[Basis]sharing.Fraction
 	// Corrected is what was booked to a cause first and to a holder later: in Allocated as well as in
 	// Unallocated. Capacity + all of Corrected = Allocated + all of Unallocated, exactly.
 	Corrected map[sharing.Cause]Amount
@@ -68,8 +70,8 @@ type PodTotal struct {
 // and UUID, series and pods by their fields.
 type Totals struct {
 	LedgerID string
-	// Node and Cluster are as of the last Begin.
-	Node, Cluster string
+	// Node, Cluster and Policy are as of the last Begin.
+	Node, Cluster, Policy string
 	// Created is the wall clock's stamp of the ledger's beginning.
 	Created time.Time
 	// Sequence is the number of the last record within.
@@ -105,6 +107,15 @@ type BookState struct {
 	Restored Restored
 }
 
+// EnergyBasis is what the energy of a holder rests on that holds in a mode: the card's own counter where the holder
+// has it whole, else a part of it.
+func EnergyBasis(m sharing.Mode) Basis {
+	if m == sharing.ModeExclusive {
+		return BasisDevice
+	}
+	return BasisShare
+}
+
 // BookErrors are the keys of BookState.Errors.
 func BookErrors() []string { return []string{"open", "commit", "recover", "retain"} }
 
@@ -126,7 +137,11 @@ type View struct {
 // TombstoneFor is how long a pod's counters are shown after its end.
 const TombstoneFor = 15 * time.Minute
 
-// Micro is a total in whole millionths: GPU-microseconds of GPU-milliseconds, microjoules of millijoules. It is
+// Micro is a total of GPU time in whole millionths: GPU-microseconds of GPU-milliseconds. It is
 // rounded down, so that a register shows no more than was consumed, and the difference of two showings
 // is the same whoever computes it.
 func Micro(total sharing.Fraction) int64 { return total.Scale(1000, 1).Floor() }
+
+// Microjoules is a total of energy as registers show it, to the whole millijoule: a float of joules, which is what a
+// scrape carries, keeps millijoules for decades of a node, and microjoules for some months of a GPU.
+func Microjoules(total sharing.Fraction) int64 { return total.Floor() * 1000 }

@@ -74,6 +74,8 @@ type NodeUsage struct {
 	Cluster, Node, LedgerID string
 	Created                 time.Time
 	Labels                  map[string]string
+	// Policies are how MIG devices were weighed in that time, in the order of their names: one unless it was changed.
+	Policies []string
 	// Readings are for each boundary when its reading was really taken: the last one at or before it. Zero
 	// where there is none: the ledger is younger, or nothing that old is kept.
 	Readings []time.Time

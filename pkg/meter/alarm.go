@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Alarms is what a Telemetry may have beside Read: a channel with room for one that gets something
-// when there is news that should not wait for the next tick, such as an XID. A Read that begins
-// afterwards has the news. The channel is the same at each call, and is never closed.
+// Alarms is what a Telemetry may have beside Read, and Allocations beside List: a channel with room for one that
+// gets something when there is news that should not wait for the next tick, such as an XID or a pod that
+// ended. A call that begins afterwards has the news. The channel is the same at each call, and is never closed.
 type Alarms interface {
 	Alarms() <-chan struct{}
 }
@@ -32,9 +32,11 @@ type urgency struct {
 	// alarms is nil for a source that raises none.
 	alarms   <-chan struct{}
 	patience time.Duration
+	// changes are the allocations' alarms, nil where they raise none.
+	changes <-chan struct{}
 	// raised says that there was an alarm since the last reading began.
 	raised atomic.Bool
-	// told says that somebody beside the driver had news since the last tick.
+	// told says that somebody beside the driver had news since the last tick: the allocations, or who reports facts.
 	told bool
 	// again is when a card that the readings lack is to be looked for once more, zero for never;
 	// missing is from when they lack it.
@@ -49,7 +51,18 @@ func newUrgency(cfg Config) *urgency {
 	if a, ok := cfg.Telemetry.(Alarms); ok {
 		u.alarms = a.Alarms()
 	}
+	if a, ok := cfg.Allocations.(Alarms); ok {
+		u.changes = a.Alarms()
+	}
 	return u
+}
+
+// list is for a listing that begins: it has what changed.
+func (u *urgency) list() {
+	select {
+	case <-u.changes:
+	default:
+	}
 }
 
 // settle is for a reading that begins: it has what alarms were raised for.
@@ -115,6 +128,10 @@ func (m *Meter) await(ctx context.Context, moment time.Time) bool {
 			m.urgency.raised.Store(true)
 		case <-m.vigil.news:
 			m.urgency.told = true
+		case <-m.urgency.changes:
+			m.urgency.told = true
+		case <-m.bookkeeper.due(moment):
+			m.bookkeeper.commit(m.tally.xids)
 		case <-m.urgency.due(moment):
 			m.alarmed(ctx)
 		}

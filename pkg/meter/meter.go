@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
 	"github.com/gpumeter/gpumeter/pkg/health"
+	"github.com/gpumeter/gpumeter/pkg/ledger"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
 
@@ -45,7 +46,8 @@ type Telemetry interface {
 
 // Allocations lists who holds which devices. The contract of calls is Telemetry's, but
 // for their time: a listing comes whole or not at all, so ctx leaves it five seconds
-// even where ticks are closer, and one that misses its tick counts in a later one.
+// even where ticks are closer, and one that misses its tick counts in a later one. One that knows of
+// changes may implement Alarms; one that knows more of the pods, a method Pods() []ledger.Pod, which must not block.
 type Allocations interface {
 	List(ctx context.Context) (sharing.Listing, error)
 }
@@ -94,7 +96,15 @@ type Config struct {
 	Known sharing.Inventory
 	// Inventory keeps those; nil to forget them with the process.
 	Inventory InventoryStore
-	Log       *slog.Logger
+	// Book keeps the charges; nil for none. What it measures use by is then asked for beside Fields.
+	Book Book
+	// CommitEvery is how long what a Book heard may wait for the disk; 0 is ten seconds.
+	CommitEvery time.Duration
+	// Clock is the node's clocks, asked in each tick; it must not block. Nil counts from New on.
+	Clock func() ledger.Instant
+	// NodeLabels are the node's labels where they are known, asked in each tick; it must not block, and may be nil.
+	NodeLabels func() map[string]string
+	Log        *slog.Logger
 }
 
 // Meter is the loop. Make it with New and turn it with Run; the other methods are
@@ -116,6 +126,7 @@ type Meter struct {
 	keeper      *keeper
 	roster      roster
 	recorder    *recorder
+	bookkeeper  *bookkeeper
 	also        []gpu.FieldID
 	faults      *faultLog
 	xids        *xidLog
@@ -154,6 +165,12 @@ func New(cfg Config) (*Meter, error) {
 	if cfg.ClockWindow <= 0 {
 		cfg.ClockWindow = defaultWindow
 	}
+	if cfg.CommitEvery <= 0 {
+		cfg.CommitEvery = defaultCommitEvery
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = processClock()
+	}
 	if longest := cfg.Interval * clockSamplesLimit; cfg.ClockWindow > longest {
 		return nil, fmt.Errorf("meter: clock window %v is longer than %v, the most for an interval of %v", cfg.ClockWindow, longest, cfg.Interval)
 	}
@@ -174,13 +191,23 @@ func New(cfg Config) (*Meter, error) {
 	if cfg.Inventory != nil {
 		m.recorder = newRecorder(cfg)
 	}
+	if cfg.Book != nil {
+		var err error
+		if m.bookkeeper, err = newBookkeeper(cfg); err != nil {
+			return nil, err
+		}
+		m.also = append(m.also, bookFields()...)
+	}
 	m.Want(cfg.Fields)
 	m.telemetry = newSource(SourceTelemetry, func(ctx context.Context) (gpu.Reading, error) {
 		m.urgency.settle()
 		return cfg.Telemetry.Read(ctx, *m.fields.Load())
 	})
 	if cfg.Allocations != nil {
-		m.allocations = newSource(SourceAllocations, cfg.Allocations.List)
+		m.allocations = newSource(SourceAllocations, func(ctx context.Context) (sharing.Listing, error) {
+			m.urgency.list()
+			return cfg.Allocations.List(ctx)
+		})
 	}
 	m.index = sharing.NewIndex(nil)
 	m.current.Store(&cell{
@@ -220,6 +247,9 @@ func expected(cfg Config) map[FaultKey]uint64 {
 	if cfg.Inventory != nil {
 		add(SourceInventory, cfg.Inventory)
 	}
+	if cfg.Book != nil {
+		add(SourceLedger, cfg.Book)
+	}
 	return counts
 }
 
@@ -258,6 +288,7 @@ func (m *Meter) Run(ctx context.Context) error {
 		moment = planned.Add(missed * m.cfg.Interval)
 		if !m.await(ctx, moment) {
 			m.keeper.last(m.vigil.state)
+			m.bookkeeper.close()
 			return nil
 		}
 	}
@@ -293,19 +324,35 @@ func (m *Meter) tick(ctx context.Context, planned time.Time, deadline time.Durat
 	m.recorder.begin(sharing.Inventory{Devices: m.roster.known, Seats: m.seats})
 	gone := m.roster.held(m.index, m.listing.Allocations)
 	devices := joined(m.reading.Devices, gone)
-	division := sharing.Attribute(sharing.Situation{
+	situation := sharing.Situation{
 		Devices:     devices,
 		Observed:    observed,
 		Allocations: m.listing.Allocations,
 		Seats:       m.seats,
 		Unhealthy:   unhealthy(m.vigil.report()),
 		Policy:      m.cfg.Policy,
-	})
+	}
+	division := sharing.Attribute(situation)
 	if err := division.Check(devices); err != nil {
 		faults = append(faults, Fault{Source: SourceAttribution, Kind: "conservation", Text: err.Error()})
 	}
 	faults = append(append(faults, missed(gone)...), m.illegal()...)
+	weight := weights(devices, m.cfg.Policy, &division)
+	m.bookkeeper.hear(m.scene(situation, &division, weight))
 	stored, unsaved := m.keeper.keep(m.vigil.state, time.Now())
 	faults = append(append(faults, unsaved...), m.recorder.finish()...)
-	m.publish(began, planned, observed, gone, division, stored, faults)
+	view, xids, unwritten := m.bookkeeper.finish(m.tally.xids)
+	m.publish(planned, began, &Snapshot{
+		Gone: gone, Observed: observed, Division: division, Weights: weight,
+		HealthStore: stored, Ledger: view, XIDs: xids, Faults: append(faults, unwritten...),
+	})
+}
+
+// scene is this tick for the Book.
+func (m *Meter) scene(s sharing.Situation, d *sharing.Division, weights map[gpu.UUID]sharing.Fraction) *scene {
+	_, fresh := m.telemetry.good()
+	return &scene{
+		situation: s, division: d, weights: weights, reading: &m.reading, fresh: fresh, answered: !m.telemetry.lastSuccess.IsZero(),
+		report: m.vigil.report(), xids: m.tally.xids,
+	}
 }

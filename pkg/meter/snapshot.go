@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
 	"github.com/gpumeter/gpumeter/pkg/health"
+	"github.com/gpumeter/gpumeter/pkg/ledger"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
 
@@ -20,6 +21,8 @@ const (
 	SourceConditions = "conditions"
 	// SourceInventory neither: it names what keeps the devices and their replicas on disk.
 	SourceInventory = "inventory"
+	// SourceLedger neither: it names the book of charges.
+	SourceLedger = "ledger"
 )
 
 // Snapshot is the node at one instant. It is complete, and it is never modified
@@ -69,6 +72,12 @@ type Snapshot struct {
 	// HealthStore says whether it is on disk.
 	HealthStore StoreState
 
+	// Ledger is what may be shown of the Book, nil without one. Its totals are on disk; see Committed.
+	Ledger *ledger.View
+	// XIDs count like Totals.XIDs, over restarts where there is a Book: as they are on disk, or all that are known
+	// while the disk is of no use. Nil while it is not known what was counted before.
+	XIDs map[XIDKey]uint64
+
 	// Sources are the states of the configured sources, in a fixed order.
 	Sources []SourceState
 	// Faults are what went wrong in this tick.
@@ -98,7 +107,7 @@ type SourceState struct {
 
 // Fault is one thing that went wrong in a tick. It costs what it concerns, never the scrape.
 type Fault struct {
-	// Source is where: SourceTelemetry, SourceAllocations, SourceAttribution, SourceConditions, SourceInventory.
+	// Source is where: SourceTelemetry, SourceAllocations, SourceAttribution, SourceConditions, SourceInventory, SourceLedger.
 	Source string
 	// Subject is the device it concerns, empty for the whole source.
 	Subject gpu.UUID

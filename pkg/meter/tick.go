@@ -260,42 +260,27 @@ func weights(devices []gpu.Device, policy sharing.Policy, division *sharing.Divi
 	return out
 }
 
-// publish makes the tick's snapshot the present one and wakes its watchers.
-func (m *Meter) publish(began, planned time.Time, observed bool, gone []gpu.Device, division sharing.Division, stored StoreState, faults []Fault) {
+// publish makes s, which has what this tick worked out, the present snapshot, and wakes its watchers.
+func (m *Meter) publish(planned, began time.Time, s *Snapshot) {
 	now := time.Now()
 	old := m.current.Load()
-	s := &Snapshot{
-		Seq:      old.snapshot.Seq + 1,
-		Time:     now,
-		Interval: m.cfg.Interval,
-		Took:     now.Sub(began),
-		Late:     began.Sub(planned),
-		Reading:  m.reading,
-		Gone:     gone,
-		Recent:   m.tally.recent,
-		Observed: observed,
-		Division: division,
-		Seats:    m.seats,
-		Weights:  weights(joined(m.reading.Devices, gone), m.cfg.Policy, &division),
-		Sources:  []SourceState{m.telemetry.state(now)},
-		Faults:   faults,
-		Totals:   old.snapshot.Totals,
-
-		RecentClocks: m.tally.recentClocks,
-		Health:       m.keeper.published(m.vigil.report()),
-		HealthStore:  stored,
-	}
+	s.Seq, s.Time, s.Interval = old.snapshot.Seq+1, now, m.cfg.Interval
+	s.Took, s.Late = now.Sub(began), began.Sub(planned)
+	s.Reading, s.Recent, s.RecentClocks = m.reading, m.tally.recent, m.tally.recentClocks
+	s.Seats, s.Health = m.seats, m.keeper.published(m.vigil.report())
+	s.Sources = []SourceState{m.telemetry.state(now)}
 	if m.allocations != nil {
 		s.Sources = append(s.Sources, m.allocations.state(now))
 	}
-	if observed {
+	if s.Observed {
 		s.Listing = m.listing
 	}
+	s.Totals = old.snapshot.Totals
 	s.Totals.XIDs, s.Totals.Clocks, s.Totals.Alarmed = m.tally.xids, m.tally.clocks, m.urgency.ticks
 	s.Totals.add(s, old.snapshot)
-	m.faults.report(faults, now)
+	m.faults.report(s.Faults, now)
 	m.xids.report(s.Reading.Events, m.roster.known, now)
-	m.verdicts.report(s.Health, m.roster.known, &division, now)
+	m.verdicts.report(s.Health, m.roster.known, &s.Division, now)
 	m.current.Store(&cell{snapshot: s, stale: make(chan struct{})})
 	close(old.stale)
 	m.vigil.answer()

@@ -148,8 +148,23 @@ func discountColumn() column {
 		if !priced(b) || r.ListCost.IsZero() {
 			return value{}
 		}
+		if said, one := oneDiscount(r); one {
+			return ours(said.String())
+		}
 		return ours(r.Discount.Mul(decimal.NewFromInt(100)).DivRound(r.ListCost, 4).String())
 	}}
+}
+
+// oneDiscount is the discount that all of a row has: amounts that were rounded would come to another.
+func oneDiscount(r *bill.Row) (said decimal.Decimal, one bool) {
+	for i := range r.Items {
+		item := &r.Items[i]
+		if item.Free != 0 || i > 0 && !item.Price.Discount.Equal(said) {
+			return decimal.Decimal{}, false
+		}
+		said = item.Price.Discount
+	}
+	return said, len(r.Items) > 0
 }
 
 func completeColumn() column {

@@ -152,7 +152,7 @@ func statusOf(b *bill.Bill) status {
 		return status{"wrong", "This bill does not add up", adds + "."}
 	case !b.Complete:
 		return status{"lacking", "Incomplete", fmt.Sprintf("Of the worst node %s %% of the data are there. "+
-			"The numbers are too small by what was held in the times that are missing.", completeness(b))}
+			"What was held in the times that are missing is not, or not surely, all in the numbers.", completeness(b))}
 	}
 	return status{"whole", "Complete, and it adds up", adds + "."}
 }

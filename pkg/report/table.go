@@ -229,7 +229,7 @@ func writeAbsences(out *bufio.Writer, b *bill.Bill) {
 	if b.Complete && len(lacks) == 0 {
 		fmt.Fprintln(out, "Complete    yes: nothing is missing of any node")
 	} else {
-		fmt.Fprintf(out, "INCOMPLETE  %s %% at the lowest; the numbers above are too small by what these lack:\n", completeness(b))
+		fmt.Fprintf(out, "INCOMPLETE  %s %% at the lowest; what was held in these times is not, or not surely, all in the numbers above:\n", completeness(b))
 		for _, a := range lacks {
 			fmt.Fprintf(out, "            %s  %s – %s (%s)  %s: %s\n", visible(a.node), a.from.Format(second), a.to.Format(second), a.lasted(), visible(a.reason), visible(a.text))
 		}

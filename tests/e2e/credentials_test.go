@@ -28,6 +28,7 @@ func users() map[string]string {
 		"system:node:" + nodeName:        `"system:nodes"`,
 		"system:kube-scheduler":          "",
 		"system:kube-controller-manager": "",
+		exporter:                         "",
 	}
 }
 

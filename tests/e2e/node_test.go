@@ -27,6 +27,9 @@ func TestNode(t *testing.T) {
 	}{
 		{"pods get devices", n.podsGetDevices},
 		{"the exporter says who has what within a tick", n.exporterAttributes},
+		{"every pod is charged under the API server's UID", n.chargesByUID},
+		{"a short pod is charged for as long as it held its GPU", n.shortPod},
+		{"a crash of the exporter costs nobody a second", n.crashIsBridged},
 		{"a fault of an application withdraws nothing", n.applicationFault},
 		{"a broken card leaves with all its replicas", n.brokenCard},
 		{"no restart heals it", n.restarts},
@@ -35,6 +38,7 @@ func TestNode(t *testing.T) {
 		{"a new config is followed without a restart", n.newConfig},
 		{"a pod that asks for two replicas is refused", n.refusal},
 		{"a bad config changes nothing", n.badConfig},
+		{"the ledger of all this can be proven", n.ledgerVerifies},
 	} {
 		start := time.Now()
 		t.Logf("== %s", stage.name)

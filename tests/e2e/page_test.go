@@ -74,6 +74,9 @@ type sumsWatch struct {
 	scrapes, silent int
 	worst           float64
 	broken          []string
+	// totals are the counters of charges as they were last shown, worstTotal is by how much they did not add up at worst.
+	totals     map[string]float64
+	worstTotal float64
 }
 
 // watchSums goes on until the test ends, and then says what it saw. A card that does not add
@@ -81,7 +84,7 @@ type sumsWatch struct {
 func watchSums(t *testing.T) *sumsWatch {
 	t.Helper()
 	const pause = 100 * time.Millisecond
-	w := &sumsWatch{}
+	w := &sumsWatch{totals: map[string]float64{}}
 	done := make(chan struct{})
 	ctx := t.Context()
 	go func() {
@@ -130,6 +133,37 @@ func (w *sumsWatch) look(p page, err error) {
 			w.broken = append(w.broken, fmt.Sprintf("%s: the parts of %s add up to %v", time.Now().Format("15:04:05.000"), card, total))
 		}
 	}
+	w.lookAtTotals(p)
+}
+
+// totalTolerance is what the totals of a card may be off: each is rounded down to a microsecond.
+const totalTolerance = 10e-6
+
+// lookAtTotals: what cards came to adds up, and no counter of it falls.
+func (w *sumsWatch) lookAtTotals(p page) {
+	off := map[string]float64{}
+	for family, sign := range map[string]float64{
+		"gpumeter_capacity_gpu_seconds_total": 1, "gpumeter_corrected_gpu_seconds_total": 1,
+		"gpumeter_allocated_gpu_seconds_total": -1, "gpumeter_unallocated_gpu_seconds_total": -1, "gpumeter_namespace_gpu_seconds_total": 0,
+	} {
+		for _, m := range p[family].GetMetric() {
+			l := labels(m)
+			if l["UUID"] != "" {
+				off[l["UUID"]] += sign * value(m)
+			}
+			key := fmt.Sprint(family, l)
+			if value(m) < w.totals[key] {
+				w.broken = append(w.broken, fmt.Sprintf("%s: %s fell from %v to %v", time.Now().Format("15:04:05.000"), key, w.totals[key], value(m)))
+			}
+			w.totals[key] = value(m)
+		}
+	}
+	for card, by := range off {
+		w.worstTotal = max(w.worstTotal, math.Abs(by))
+		if !(math.Abs(by) <= totalTolerance) {
+			w.broken = append(w.broken, fmt.Sprintf("%s: the totals of %s differ by %v s", time.Now().Format("15:04:05.000"), card, by))
+		}
+	}
 }
 
 func (w *sumsWatch) say(t *testing.T) {
@@ -137,6 +171,10 @@ func (w *sumsWatch) say(t *testing.T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t.Logf("conservation: %d scrapes of %d cards, off by %.3g at worst; %d without an answer", w.scrapes, cards, w.worst, w.silent)
+	t.Logf("conservation: %d counters of charges never fell, cards' totals were off by %.3g s at worst", len(w.totals), w.worstTotal)
+	if len(w.totals) == 0 {
+		t.Error("there were no totals")
+	}
 	if w.scrapes == 0 {
 		t.Error("the exporter was never scraped")
 	}

@@ -18,6 +18,7 @@ const (
 	exporterPage = "http://127.0.0.1:9400/metrics"
 	pluginPage   = "http://127.0.0.1:9401/metrics"
 	healthSocket = "/run/gpumeter/health.sock"
+	ledgerFolder = work + "/ledger"
 
 	whole  = "nvidia.com/gpu"
 	shared = "nvidia.com/gpu.shared"
@@ -63,6 +64,7 @@ func startNode(t *testing.T) *testNode {
 	n.watch = n.cluster.api.follow(t)
 	n.strategy = byCDI
 	n.configure(4)
+	n.permit()
 	n.start(exporter)
 	n.start(plugin)
 	n.start(kubelet)
@@ -97,7 +99,8 @@ func (n *testNode) start(name string) {
 	switch name {
 	case exporter:
 		p.start(name, filepath.Join(n.product, name), "--source=dcgm", "--dcgm-library="+n.cards.sim.Path, "--kubernetes", "--kubernetes-enable-pod-uid",
-			"--address=127.0.0.1:9400", fmt.Sprintf("--collect-interval=%d", interval.Milliseconds()), "--ledger-dir="+filepath.Join(work, "ledger"),
+			"--address=127.0.0.1:9400", fmt.Sprintf("--collect-interval=%d", interval.Milliseconds()), "--ledger-dir="+ledgerFolder, "--ledger-commit=1s",
+			"--kubernetes-pod-watch=on", "--kubeconfig="+filepath.Join(work, "credentials", kubeconfig(exporter)), "--node-name="+nodeName,
 			"--health-socket="+healthSocket, "--health-hold-down="+holdDown.String(), "--health-flap-limit=-1")
 		p.eventually(20*time.Second, "the exporter answers", answers(exporterPage))
 	case plugin:
@@ -220,14 +223,20 @@ func (n *testNode) never(since time.Time, lessThan map[string]int) {
 // create makes a pod that asks for so many devices, says what it sees, and stays.
 func (n *testNode) create(name, resource string, count int) {
 	n.t.Helper()
+	n.make(name, resource, count, "trap 'exit 0' TERM; env | sort; ls /dev/nvidia* /dev/nvidia-caps/*; echo complete; while :; do sleep 1; done")
+}
+
+// make makes a pod that asks for so many devices, does this, and is not started again when it has.
+func (n *testNode) make(name, resource string, count int, script string) {
+	n.t.Helper()
 	container := map[string]any{
 		"name": "main", "image": shellImage, "imagePullPolicy": "Never",
-		"command":   []string{"/bin/sh", "-c", "trap 'exit 0' TERM; env | sort; ls /dev/nvidia* /dev/nvidia-caps/*; echo complete; while :; do sleep 1; done"},
+		"command":   []string{"/bin/sh", "-c", script},
 		"resources": map[string]any{"limits": map[string]string{resource: fmt.Sprint(count)}},
 	}
 	body := map[string]any{
 		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name},
-		"spec": map[string]any{"terminationGracePeriodSeconds": 1, "containers": []any{container}},
+		"spec": map[string]any{"terminationGracePeriodSeconds": 1, "restartPolicy": "Never", "containers": []any{container}},
 	}
 	if err := n.cluster.api.call("POST", podsPath, body, nil); err != nil {
 		n.t.Fatal(err)

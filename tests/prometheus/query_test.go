@@ -103,7 +103,7 @@ func asked(t *testing.T, scenario string, cfg exporter.Config) *server {
 	return s
 }
 
-func labelsOf(t *testing.T, series string) labels.Labels {
+func labelsOf(t testing.TB, series string) labels.Labels {
 	t.Helper()
 	m, err := parser.NewParser(parser.Options{}).ParseMetric(series)
 	if err != nil {

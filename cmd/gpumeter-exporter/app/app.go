@@ -20,6 +20,7 @@ import (
 	"github.com/oklog/run"
 	"github.com/prometheus/common/version"
 
+	"github.com/gpumeter/gpumeter/pkg/cluster"
 	"github.com/gpumeter/gpumeter/pkg/dcgm"
 	"github.com/gpumeter/gpumeter/pkg/exporter"
 	"github.com/gpumeter/gpumeter/pkg/gpu"
@@ -54,6 +55,11 @@ type App struct {
 	// stream is nil where the verdicts are told to nobody.
 	stream    *stream
 	inventory *ledger.Inventory
+	// book has the charges, in memory where nothing is kept.
+	book *ledger.Book
+	// pods is nil where pods are not mapped, node where the API server is not asked.
+	pods *podMap
+	node *cluster.NodeWatch
 	// released says that the driver is let go of; it is watchRelease's.
 	released bool
 	bound    chan struct{}
@@ -127,10 +133,9 @@ func (a *App) wire() error {
 		Interval: interval, ListingMaxAge: a.cfg.KubeletMaxAge, EventWindow: xidWindow, ClockWindow: clockWindow, Log: a.log,
 	}
 	if a.cfg.Kubernetes {
-		if a.kubelet, err = a.sources.DialKubelet(); err != nil {
+		if err := a.mapPods(&mc); err != nil {
 			return err
 		}
-		mc.Allocations = a.kubelet
 	} else {
 		a.log.Info("pods are not mapped, so who holds the GPUs is unobserved; --kubernetes maps them")
 	}
@@ -138,28 +143,60 @@ func (a *App) wire() error {
 		return err
 	}
 	a.remember(&mc)
+	if err := a.nameHost(); err != nil {
+		return err
+	}
+	if err := a.keepBook(&mc); err != nil {
+		return err
+	}
 	if a.cfg.healthSocket() != "" {
 		mc.Also = streamFields()
 	}
 	if a.meter, err = meter.New(mc); err != nil {
 		return fmt.Errorf("--clock-events-count-window-size or --collect-interval: %w", err)
 	}
-	return a.show(xidWindow, clockWindow)
+	return a.show(policy.Name(), xidWindow, clockWindow)
+}
+
+// mapPods gives the meter who holds what: the kubelet, with what the API server says of the pods.
+func (a *App) mapPods(mc *meter.Config) error {
+	var err error
+	if a.kubelet, err = a.sources.DialKubelet(); err != nil {
+		return err
+	}
+	mode := a.cfg.PodWatch
+	if a.cfg.Source == SourceSim && mode == PodWatchAuto {
+		// No API server knows a pretend node.
+		mode = PodWatchOff
+	}
+	client, pods, err := watchPods(mode, a.cfg.Kubeconfig, a.cfg.NodeName, a.log)
+	if err != nil {
+		return err
+	}
+	if client != nil {
+		a.node = client.WatchNode(a.cfg.NodeName, a.log)
+	}
+	a.pods = newPodMap(a.kubelet, pods)
+	mc.Allocations = a.pods
+	return nil
+}
+
+// nameHost finds the node's name.
+func (a *App) nameHost() error {
+	simulated := ""
+	if node := a.sources.Node(); node != nil {
+		simulated = node.Scenario().Node
+	}
+	var err error
+	a.host, err = a.cfg.Hostname(simulated)
+	return err
 }
 
 // longestFirstTick is how long a scrape waits for the first tick at most.
 const longestFirstTick = 5 * time.Second
 
 // show makes the exporter of what the meter measures.
-func (a *App) show(xidWindow, clockWindow time.Duration) error {
-	simulated := ""
-	if node := a.sources.Node(); node != nil {
-		simulated = node.Scenario().Node
-	}
-	var err error
-	if a.host, err = a.cfg.Hostname(simulated); err != nil {
-		return err
-	}
+func (a *App) show(policy string, xidWindow, clockWindow time.Duration) error {
 	if a.cfg.healthSocket() != "" {
 		a.stream = a.newStream()
 	}
@@ -167,6 +204,7 @@ func (a *App) show(xidWindow, clockWindow time.Duration) error {
 	if a.cfg.EnablePprof {
 		links = append(links, exporter.Link{Path: "/debug/pprof/", Text: "profiles of the exporter itself"})
 	}
+	var err error
 	a.exporter, err = exporter.New(a.meter, a.counters.current, exporter.Config{
 		Hostname: a.host, HostnameLabel: a.cfg.HostnameLabel, OldNamespace: a.cfg.UseOldNamespace,
 		VirtualGPUs: a.cfg.VirtualGPUs, PodUID: a.cfg.EnablePodUID, ReplaceBlanksInModelName: a.cfg.ReplaceBlanks,
@@ -175,6 +213,7 @@ func (a *App) show(xidWindow, clockWindow time.Duration) error {
 		XIDs:  a.xids, XIDWindow: xidWindow, ClockWindow: clockWindow, SourceReason: a.source.Reason,
 		FirstTick: min(longestFirstTick, a.cfg.WriteTimeout/2),
 		Stream:    a.stream.state(), Restored: a.restored(),
+		Policy: policy, NoPodCharges: !a.cfg.Ledger.PodSeconds,
 	})
 	if err != nil {
 		return err
@@ -277,6 +316,12 @@ func (a *App) Run(ctx context.Context) error {
 		a.sources.AwaitKubelet(ctx)
 		return a.meter.Run(ctx)
 	})
+	if a.pods != nil {
+		until(a.pods.Run)
+	}
+	if a.node != nil {
+		until(a.node.Run)
+	}
 	until(a.tellConnected)
 	if a.stream != nil {
 		until(a.serveHealth)
@@ -306,10 +351,13 @@ func (a *App) close() error {
 	}
 	if a.conditions != nil {
 		// A disk that hangs must not keep the process.
-		errs = append(errs, within(closePatience, a.conditions.Close))
+		errs = append(errs, within(a.conditions.Close))
+	}
+	if a.book != nil {
+		errs = append(errs, within(a.book.Close))
 	}
 	if a.inventory != nil {
-		errs = append(errs, within(closePatience, a.inventory.Close))
+		errs = append(errs, within(a.inventory.Close))
 	}
 	errs = append(errs, a.sources.Close())
 	return errors.Join(errs...)

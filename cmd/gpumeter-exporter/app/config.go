@@ -44,6 +44,12 @@ type Config struct {
 	ResourceNames   []string
 	ResourcePattern []string
 	VirtualGPUs     bool
+	// KubeletPoll is how often the kubelet is asked between ticks whether its allocations have changed; 0 for never.
+	KubeletPoll time.Duration
+	// PodWatch is one of PodWatchAuto, PodWatchOn, PodWatchOff.
+	PodWatch string
+	// Kubeconfig says how the API server is reached; empty for the service account of the pod that this runs in.
+	Kubeconfig string
 
 	UseOldNamespace bool
 	NoHostname      bool
@@ -73,6 +79,7 @@ type Config struct {
 	XIDWindow, ClockWindow string
 
 	Health HealthConfig
+	Ledger LedgerConfig
 
 	Scenario string
 	Speed    float64
@@ -239,6 +246,12 @@ func (c Config) Validate() error {
 	if err := c.Health.validate(); err != nil {
 		return err
 	}
+	if err := c.Ledger.validate(); err != nil {
+		return err
+	}
+	if err := c.validatePods(); err != nil {
+		return err
+	}
 	switch c.GPUIDType {
 	case "uid", "device-name":
 	default:
@@ -270,6 +283,22 @@ func (c Config) Validate() error {
 	}
 	return nil
 }
+
+// validatePods checks how it is found out who holds what.
+func (c Config) validatePods() error {
+	switch c.PodWatch {
+	case PodWatchAuto, PodWatchOn, PodWatchOff:
+	default:
+		return fmt.Errorf("--kubernetes-pod-watch %q: want %s, %s or %s", c.PodWatch, PodWatchAuto, PodWatchOn, PodWatchOff)
+	}
+	if c.KubeletPoll != 0 && (c.KubeletPoll < minKubeletPoll || c.KubeletPoll > time.Minute) {
+		return fmt.Errorf("--kubelet-poll %v: want %v to 1m, or 0 for never", c.KubeletPoll, minKubeletPoll)
+	}
+	return nil
+}
+
+// minKubeletPoll keeps the kubelet from being asked all the time.
+const minKubeletPoll = 100 * time.Millisecond
 
 // validateSource checks what concerns the source of GPU readings.
 func (c Config) validateSource() error {

@@ -21,6 +21,7 @@ func Command(stdout, stderr io.Writer, run func(context.Context, Config) error) 
 	flags, note := cfg.ReadingFlags()
 	flags = append(flags, cfg.servingFlags()...)
 	flags = append(flags, cfg.Health.Flags()...)
+	flags = append(flags, cfg.Ledger.Flags()...)
 	flags = append(flags, grantedFlags()...)
 	later := notYetFlags()
 	return &cli.Command{
@@ -58,7 +59,8 @@ func Defaults() Config {
 		GPUIDType:  "uid", HostnameLabel: "hostname", MIGPolicy: "blend",
 		Source: "auto", DCGMLogLevel: "NONE",
 		Devices: "f", SwitchDevices: "f", CPUDevices: "f", XIDWindow: "300000", ClockWindow: "300000",
-		Health:   defaultHealth(),
+		KubeletPoll: time.Second, PodWatch: PodWatchAuto,
+		Health: defaultHealth(), Ledger: defaultLedger(),
 		Scenario: "default", Speed: 1,
 		ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, LogFormat: "text",
 	}
@@ -189,6 +191,9 @@ func (c *Config) servingFlags() []cli.Flag {
 		str(&c.ClockWindow, d.ClockWindow, "`TIME` that DCGM_EXP_CLOCK_EVENTS_COUNT looks back; a bare number is milliseconds", "clock-events-count-window-size", "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE"),
 		flag(&c.DCGMRelease, "on SIGUSR1 let go of the GPU driver, for an upgrade of it, and take it up again on the next one", "dcgm-release", "GPUMETER_DCGM_RELEASE"),
 		span(&c.KubeletMaxAge, d.KubeletMaxAge, "how long the kubelet's last good answer stands in for a kubelet that does not answer", "kubelet-max-age", "GPUMETER_KUBELET_MAX_AGE"),
+		span(&c.KubeletPoll, d.KubeletPoll, "how often the kubelet is asked between samplings whether its allocations have changed, so that short pods are charged; 0 for never", "kubelet-poll", "GPUMETER_KUBELET_POLL"),
+		str(&c.PodWatch, d.PodWatch, "whether the API server is asked for the node's pods, for their UIDs, ends, labels and owners: auto (in a pod whose node is named by --node-name), on, off", "kubernetes-pod-watch", "GPUMETER_KUBERNETES_POD_WATCH"),
+		str(&c.Kubeconfig, "", "`FILE` that says how the API server is reached; by default the pod's service account", "kubeconfig", "GPUMETER_KUBECONFIG"),
 		str(&c.HostnameLabel, d.HostnameLabel, "name of the host label: hostname, or Hostname as before dcgm-exporter 4.8.3", "hostname-label", "GPUMETER_HOSTNAME_LABEL"),
 		str(&c.PodName, "", "`NAME` of the exporter's own pod, by which a kubelet that has just started is told from one that lists everything; the host name by default", "pod-name", "POD_NAME"),
 		str(&c.PodNamespace, "", "`NAMESPACE` of the exporter's own pod; any by default", "pod-namespace", "POD_NAMESPACE"),

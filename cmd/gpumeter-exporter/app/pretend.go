@@ -109,6 +109,7 @@ func (s *Sources) DialKubelet() (*kubelet.Client, error) {
 	kc := kubelet.Config{
 		Socket: s.cfg.KubeletSocket, Resources: resources, Checkpoint: s.cfg.Checkpoint, Log: s.log,
 		PodName: s.cfg.PodName, PodNamespace: s.cfg.PodNamespace, StartingLimit: s.cfg.KubeletMaxAge,
+		Poll: s.cfg.KubeletPoll,
 	}
 	if kc.PodName == "" {
 		// In a pod without the host's network this is the pod's name; elsewhere no pod has it.

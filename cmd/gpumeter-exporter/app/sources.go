@@ -334,17 +334,17 @@ func closeDriver(d Driver) error {
 	if !ok {
 		return nil
 	}
-	return within(closePatience, c.Close)
+	return within(c.Close)
 }
 
-// within gives up on f after patience; f goes on by itself.
-func within(patience time.Duration, f func() error) error {
+// within gives up on f after closePatience; f goes on by itself.
+func within(f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(patience):
-		return fmt.Errorf("no end within %v; it is left behind", patience)
+	case <-time.After(closePatience):
+		return fmt.Errorf("no end within %v; it is left behind", closePatience)
 	}
 }

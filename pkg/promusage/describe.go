@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package promusage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/ledger"
+)
+
+// longestWindow is how much of a series is read at once where all its samples within a window are.
+const longestWindow = 24 * time.Hour
+
+// peaks are what pods' registers came to before the first window, and within each. A pod's series end a while after the
+// pod does, so that its last value in a window need not be one at the end of it. One without a UID may come again
+// and goes on from where it was.
+func (r *report) peaks(ctx context.Context, t task, found []sighting) ([]sighting, map[string][]float64, error) {
+	all := map[string][]float64{}
+	for _, s := range found {
+		all[s.key()] = nothing(len(t.batch.at))
+	}
+	see := func(g register, to time.Time, part time.Duration, window int) error {
+		seen, err := r.asker.read(ctx, g, t.batch.ids, []time.Time{to}, lookbacks{part, part})
+		for _, s := range seen {
+			key := s.key()
+			if all[key] == nil {
+				all[key] = nothing(len(t.batch.at))
+				found = append(found, sighting{ledger: s.ledger, id: s.id, values: nothing(len(t.batch.moments))})
+			}
+			all[key][window] = higher(all[key][window], s.values[0])
+		}
+		return err
+	}
+	nameless := t.register
+	nameless.matcher = `pod_uid=""`
+	if err := see(nameless, t.batch.moments[0], r.source.cfg.Search, 0); err != nil {
+		return nil, nil, err
+	}
+	for w := range len(t.batch.at) - 1 {
+		if t.batch.at[w+1] < 0 {
+			continue
+		}
+		start, end := r.boundaries[w], t.batch.moments[t.batch.at[w+1]]
+		if from := t.batch.at[w]; from >= 0 {
+			start = t.batch.moments[from]
+		}
+		for start.Before(end) {
+			part := min(longestWindow, end.Sub(start))
+			start = start.Add(part)
+			if err := see(t.register, start, part, w+1); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return found, all, nil
+}
+
+func nothing(n int) []float64 {
+	values := make([]float64, n)
+	for i := range values {
+		values[i] = math.NaN()
+	}
+	return values
+}
+
+// describe reads what is known of ledgers, cards and pods beside their registers.
+func (r *report) describe(ctx context.Context, c *cells) error {
+	for _, b := range r.batches() {
+		last := b.moments[len(b.moments)-1:]
+		created, err := r.asker.read(ctx, r.registers.created, b.ids, last, r.source.lookbacks())
+		if err != nil {
+			return err
+		}
+		for _, s := range created {
+			if a := r.account(s.ledger); a != nil && !math.IsNaN(s.values[0]) {
+				a.Created = wallTime(s.values[0])
+			}
+		}
+		infos, err := r.asker.read(ctx, r.registers.info, b.ids, last, r.source.lookbacks())
+		if err != nil {
+			return err
+		}
+		for _, s := range infos {
+			if a := r.account(s.ledger); a != nil {
+				a.Node, a.Cluster = s.id[0], s.id[1]
+			}
+		}
+		labels, err := r.asker.read(ctx, r.registers.nodeLabels, b.ids, last, r.source.lookbacks())
+		if err != nil {
+			return err
+		}
+		for _, s := range labels {
+			if a := r.account(s.ledger); a != nil {
+				if a.Labels == nil {
+					a.Labels = map[string]string{}
+				}
+				a.Labels[s.id[0]] = s.id[1]
+			}
+		}
+		if err := r.resets(ctx, b); err != nil {
+			return err
+		}
+		if r.query.Detail == ledger.DetailPods {
+			if err := r.describePods(ctx, b, c); err != nil {
+				return err
+			}
+		}
+	}
+	return r.indexCards(ctx, c)
+}
+
+// readings are when what was read was committed. Where a moment is not a boundary, that is not known yet.
+func (r *report) readings(ctx context.Context, b batch) error {
+	commits, err := r.asker.read(ctx, r.registers.commit, b.ids, b.moments, r.source.lookbacks())
+	if err != nil {
+		return err
+	}
+	for _, s := range commits {
+		a := r.account(s.ledger)
+		for i, at := range b.at {
+			if a != nil && at >= 0 && !math.IsNaN(s.values[at]) {
+				a.Readings[i] = wallTime(s.values[at])
+			}
+		}
+	}
+	return nil
+}
+
+// resets looks for registers that fell and grew on, in the sequence of each ledger: by the hourly rule where there is
+// one, else sample by sample.
+func (r *report) resets(ctx context.Context, b batch) error {
+	from, to := b.moments[0], b.moments[len(b.moments)-1]
+	if !from.Before(to) {
+		return nil
+	}
+	sequence := r.registers.sequence
+	ruled, err := r.asker.fell(ctx, sequence.rule, b.ids, to, to.Sub(from))
+	if err != nil {
+		return err
+	}
+	r.takeResets(ruled, from, to)
+	rest := slices.DeleteFunc(slices.Clone(b.ids), func(id string) bool { _, ok := ruled[id]; return ok })
+	for start := from; len(rest) > 0 && start.Before(to); start = start.Add(longestWindow) {
+		part := min(longestWindow, to.Sub(start))
+		fallen, err := r.asker.fell(ctx, sequence.metric, rest, start.Add(part), part+r.source.cfg.Lookback)
+		if err != nil {
+			return err
+		}
+		r.takeResets(fallen, start, start.Add(part))
+	}
+	return nil
+}
+
+// fell counts by ledger how often a family's series fell within the time before a moment, where there are any.
+func (a *asker) fell(ctx context.Context, name string, ledgers []string, to time.Time, within time.Duration) (map[string]float64, error) {
+	query := fmt.Sprintf("sum by (%s) (resets(%s%s[%s]))", ledgerLabel, name, a.selector(ledgers), span(within))
+	vector, err := a.instant(ctx, query, to)
+	counts := map[string]float64{}
+	for _, sample := range vector {
+		counts[string(sample.Metric[ledgerLabel])] = float64(sample.Value)
+	}
+	if !errors.Is(err, errTooMuch) {
+		return counts, err
+	}
+	if half := len(ledgers) / 2; half > 0 {
+		return counts, a.fellParts(counts, func() (map[string]float64, error) { return a.fell(ctx, name, ledgers[:half], to, within) },
+			func() (map[string]float64, error) { return a.fell(ctx, name, ledgers[half:], to, within) })
+	}
+	// Halves of a time overlap, so that none falls between them.
+	half := within/2 + a.cfg.Lookback
+	if half >= within {
+		return nil, fmt.Errorf("%w; even one node's is too much: raise --query.max-samples or the tenant's limits", err)
+	}
+	return counts, a.fellParts(counts, func() (map[string]float64, error) { return a.fell(ctx, name, ledgers, to.Add(half-within), half) },
+		func() (map[string]float64, error) { return a.fell(ctx, name, ledgers, to, half) })
+}
+
+// fellParts adds up what the parts found.
+func (a *asker) fellParts(counts map[string]float64, parts ...func() (map[string]float64, error)) error {
+	for _, part := range parts {
+		some, err := part()
+		if err != nil {
+			return err
+		}
+		for id, n := range some {
+			counts[id] += n
+		}
+	}
+	return nil
+}
+
+func (r *report) takeResets(counts map[string]float64, from, to time.Time) {
+	for id, n := range counts {
+		a := r.account(id)
+		if a == nil || n == 0 {
+			continue
+		}
+		a.Missing = append(a.Missing, ledger.Missing{From: from, To: to, Reason: "reset", Text: fmt.Sprintf(
+			"the sequence of this ledger fell (%v times seen): the ledger was put back to an older state, or something else writes its series; ask the ledger itself (--ledger)", n)})
+	}
+}
+
+// indexCards reads the cards' indexes, which are for people only.
+func (r *report) indexCards(ctx context.Context, c *cells) error {
+	last := r.boundaries[len(r.boundaries)-1]
+	devices := r.registers.devices
+	v, err := r.asker.instant(ctx, fmt.Sprintf("max by (UUID, gpu) (last_over_time(%s{GPU_I_ID=\"\"}[%s]) or last_over_time(%s[%s]))",
+		devices.metric, span(r.source.cfg.Lookback), devices.rule, span(r.source.cfg.RuleLookback)), last)
+	if errors.Is(err, errTooMuch) {
+		r.usage.Notes = append(r.usage.Notes, "the indexes of the GPUs are not known: "+err.Error())
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	index := map[gpu.UUID]int{}
+	for _, sample := range v {
+		if n, err := strconv.Atoi(string(sample.Metric["gpu"])); err == nil {
+			index[gpu.UUID(sample.Metric["UUID"])] = n
+		}
+	}
+	for _, x := range c.rest {
+		x.Index = index[x.Card]
+	}
+	return nil
+}
+
+type podKey struct {
+	node                int
+	namespace, pod, uid string
+}
+
+// describePods reads what the API server said of the pods at any time within the period.
+func (r *report) describePods(ctx context.Context, b batch, c *cells) error {
+	infos := map[podKey]identity{}
+	labels := map[string]map[string]string{}
+	from, to := r.boundaries[0], b.moments[len(b.moments)-1]
+	for start := from; start.Before(to); start = start.Add(longestWindow) {
+		part := min(longestWindow, to.Sub(start))
+		seen, err := r.asker.read(ctx, r.registers.podsInfo, b.ids, []time.Time{start.Add(part)}, lookbacks{part, part})
+		if err != nil {
+			return err
+		}
+		for _, s := range seen {
+			if node, ok := r.byID[s.ledger]; ok {
+				infos[podKey{node, s.id[0], s.id[1], s.id[2]}] = s.id
+			}
+		}
+		if err := r.kubeLabels(ctx, start.Add(part), part, labels); err != nil {
+			return err
+		}
+	}
+	for key, h := range c.held {
+		if id, ok := infos[podKey{key.node, key.Namespace, key.Pod, key.PodUID}]; ok {
+			h.Workload, h.WorkloadKind = id[3], id[4]
+		}
+		if l := labels[key.PodUID]; key.PodUID != "" && l != nil {
+			h.Labels = l
+		}
+	}
+	return nil
+}
+
+// kubeLabels reads pods' labels from kube-state-metrics, by pod UID: in its writing, where what is not a letter or a
+// digit is an underscore.
+func (r *report) kubeLabels(ctx context.Context, at time.Time, part time.Duration, labels map[string]map[string]string) error {
+	if !r.source.cfg.KubeLabels {
+		return nil
+	}
+	v, err := r.asker.instant(ctx, "last_over_time(kube_pod_labels["+span(part)+"])", at)
+	if err != nil {
+		return err
+	}
+	for _, sample := range v {
+		uid := string(sample.Metric["uid"])
+		for name, value := range sample.Metric {
+			if key, ok := strings.CutPrefix(string(name), "label_"); ok && uid != "" {
+				if labels[uid] == nil {
+					labels[uid] = map[string]string{}
+				}
+				labels[uid][key] = string(value)
+			}
+		}
+	}
+	return nil
+}
+
+// collect puts the cells in order: by node, window and name.
+func (r *report) collect(c *cells) {
+	for _, h := range c.held {
+		r.usage.Held = append(r.usage.Held, *h)
+	}
+	slices.SortFunc(r.usage.Held, func(x, y ledger.Held) int {
+		return cmp.Or(cmp.Compare(x.Node, y.Node), cmp.Compare(x.Window, y.Window), cmp.Compare(x.Namespace, y.Namespace),
+			cmp.Compare(x.Pod, y.Pod), cmp.Compare(x.PodUID, y.PodUID), cmp.Compare(x.Container, y.Container),
+			cmp.Compare(x.Resource, y.Resource), cmp.Compare(x.Mode, y.Mode), cmp.Compare(x.Model, y.Model),
+			cmp.Compare(x.Profile, y.Profile), cmp.Compare(x.Card, y.Card), cmp.Compare(x.GPUInstance, y.GPUInstance))
+	})
+	for _, x := range c.rest {
+		r.usage.Rest = append(r.usage.Rest, *x)
+	}
+	slices.SortFunc(r.usage.Rest, func(x, y ledger.Rest) int {
+		return cmp.Or(cmp.Compare(x.Node, y.Node), cmp.Compare(x.Window, y.Window), cmp.Compare(x.Index, y.Index),
+			cmp.Compare(x.Card, y.Card), cmp.Compare(x.Cause, y.Cause), cmp.Compare(btoi(x.Corrected), btoi(y.Corrected)))
+	})
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

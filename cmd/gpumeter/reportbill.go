@@ -113,6 +113,9 @@ func (f *billFlags) open(now time.Time, stdin io.Reader) (*billing, error) {
 	if err := f.books(&b.options, stdin); err != nil {
 		return nil, err
 	}
+	if err := b.options.Validate(); err != nil {
+		return nil, err
+	}
 	if len(f.source.ledgers) > 0 {
 		if b.ledgers, err = f.source.openLedgers(); err != nil {
 			return nil, err
@@ -218,9 +221,11 @@ func (b *billing) make(ctx context.Context, from usageSource, hours bool, p *pro
 	if err != nil {
 		return nil, err
 	}
-	if len(u.Nodes) == 0 {
+	metered := func(n ledger.NodeUsage) bool { return n.Created.Before(b.options.To) }
+	if !slices.ContainsFunc(u.Nodes, metered) {
 		return nil, errors.New("nobody has metered anything in this period: no ledger of it is known there (is the period right, and do the filters name something?)")
 	}
+	u.Notes = append(u.Notes, b.unmet(&u)...)
 	made, err := bill.Make(u, b.options)
 	if err != nil || !hours {
 		return made, err
@@ -235,6 +240,29 @@ func (b *billing) make(ctx context.Context, from usageSource, hours bool, p *pro
 	withHours := *made
 	withHours.Hours = bill.Hours(byHour)
 	return &withHours, nil
+}
+
+// unmet says which of the filters' names nothing was found for, so that a slip of the pen is not read as no consumption.
+func (b *billing) unmet(u *ledger.Usage) []string {
+	var notes []string
+	note := func(names []string, met func(string) bool, format string) {
+		for _, name := range names {
+			if !met(name) {
+				notes = append(notes, fmt.Sprintf(format, name))
+			}
+		}
+	}
+	held := func(of func(*ledger.Held) string) func(string) bool {
+		return func(name string) bool {
+			return slices.ContainsFunc(u.Held, func(h ledger.Held) bool { return of(&h) == name })
+		}
+	}
+	note(b.query.Nodes, func(name string) bool {
+		return slices.ContainsFunc(u.Nodes, func(n ledger.NodeUsage) bool { return n.Node == name })
+	}, "--node %s: no node of that name is known in this period")
+	note(b.query.Namespaces, held(func(h *ledger.Held) string { return h.Namespace }), "--namespace %s: no such namespace held anything in this period")
+	note(b.query.Pods, held(func(h *ledger.Held) string { return h.Pod }), "--pod %s: no such pod held anything in this period")
+	return notes
 }
 
 // read is the consumption that the bill is made of.

@@ -92,9 +92,14 @@ func (m *maker) look(item *Item) *pricing {
 
 func (m *maker) subject(item *Item) prices.Subject {
 	node := &m.nodes[item.Node]
+	// There is no node without labels: nobody told them then, and a price must not be passed over for that.
+	var labels map[string]string
+	if len(node.Labels) > 0 {
+		labels = node.Labels
+	}
 	return prices.Subject{
 		Model: item.Model, Resource: item.Resource, Profile: item.Profile, Mode: string(item.Mode), Namespace: item.Namespace,
-		NamespaceLabels: m.namespaceLabels(item.Namespace), NodeLabels: node.Labels, Node: node.Node, Cluster: node.Cluster, At: item.at(),
+		NamespaceLabels: m.namespaceLabels(item.Namespace), NodeLabels: labels, Node: node.Node, Cluster: node.Cluster, At: item.at(),
 	}
 }
 

@@ -77,7 +77,21 @@ func (a *Account) prepareOpen(o *Open) (func(), error) {
 	if other := a.byKey[line.key()]; other != nil {
 		return nil, fmt.Errorf("line %d is open as line %d", o.ID, other.id)
 	}
-	return func() { a.open(&openLine{id: o.ID, said: o, line: line, card: card, since: a.charged.Boot}) }, nil
+	return func() {
+		a.doubt(&line)
+		a.open(&openLine{id: o.ID, said: o, line: line, card: card, since: a.charged.Boot})
+	}, nil
+}
+
+// doubt gives up proofs that a line makes worthless: of a device that is found broken after a gap nobody can say since
+// when it was, and its holder does not pay for that.
+func (a *Account) doubt(l *Line) {
+	if l.Cause != sharing.CauseUnhealthy || len(a.late) == 0 {
+		return
+	}
+	a.late = slices.DeleteFunc(a.late, func(late *lateLine) bool {
+		return late.line.Card == l.Card && late.line.Device == l.Device
+	})
 }
 
 // open lets a line stand. Its since is set.

@@ -71,7 +71,7 @@ func (a *Account) podOf(key PodSeries) *podAccount {
 	if p != nil {
 		return p
 	}
-	p = &podAccount{key: key, used: map[Basis]sharing.Fraction{}}
+	p = &podAccount{key: key, used: map[Basis]sharing.Fraction{}, born: a.seq + 1}
 	a.pods[key] = p
 	h := a.holders[p.holder()]
 	if h == nil {

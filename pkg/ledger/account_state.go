@@ -235,7 +235,7 @@ func (a *Account) restoreRegisters(s *accountState) error {
 		p := a.podOf(PodSeries{
 			Series: Series(x.seriesKey), Pod: x.Pod, PodUID: x.PodUID, Container: x.Container, Card: x.Card, GPUInstance: x.GPUInstance,
 		})
-		p.amount = Amount(x.amountState)
+		p.amount, p.born = Amount(x.amountState), 0
 		maps.Copy(p.used, x.Used)
 		p.ended, p.endedAge, p.endedSeq = x.Ended, x.EndedAge, x.EndedSeq
 		if p.endedSeq != 0 {

@@ -188,7 +188,7 @@ func (b *Book) look() *View {
 	}
 	v.Unbalanced = b.account.Unbalanced()
 	if len(b.pending) > 0 {
-		v.born(b.committed, b.account.Totals())
+		v.born(b.committed, b.account.Totals(), func(p PodSeries) bool { return b.account.pods[p].born > b.committed.Sequence })
 	}
 	return v
 }

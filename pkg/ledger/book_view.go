@@ -21,8 +21,8 @@ func shownOf(t *Totals) *Totals {
 	return &shown
 }
 
-// born lists what latest has and committed has not.
-func (v *View) born(committed, latest *Totals) {
+// born lists what latest has and committed has not; newborn says that nothing of a pod was ever committed.
+func (v *View) born(committed, latest *Totals, newborn func(PodSeries) bool) {
 	known := make(map[gpu.UUID]map[sharing.Cause]Amount, len(committed.Cards))
 	for i := range committed.Cards {
 		known[committed.Cards[i].UUID] = committed.Cards[i].Unallocated
@@ -58,7 +58,8 @@ func (v *View) born(committed, latest *Totals) {
 	}
 	for i := range latest.Pods {
 		p := &latest.Pods[i]
-		if pods[p.PodSeries] {
+		// One that ended so long ago that it was not shown any more, and is back, is no new one.
+		if pods[p.PodSeries] || !newborn(p.PodSeries) {
 			continue
 		}
 		v.NewPods = append(v.NewPods, PodTotal{PodSeries: p.PodSeries, Pod: p.Pod})

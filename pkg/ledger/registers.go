@@ -98,6 +98,8 @@ type podAccount struct {
 	key    PodSeries
 	amount Amount
 	used   map[Basis]sharing.Fraction
+	// born is the record that it began with, 0 where it was read from a state.
+	born uint64
 	// lines are the open ones that count here. Where there are none, ended is the wall clock and endedAge the
 	// account's age when the last one ended, and endedSeq the record that did it.
 	lines    []*openLine

@@ -178,7 +178,7 @@ func (e *entry) applies(s *Subject) (bool, error) {
 		return false, fmt.Errorf("%s: %w: %q depends on labels of node %q: let the exporter tell them with --node-labels", s.describe(),
 			ErrLabelsUnknown, e.name, s.Node)
 	case namespaceLabelsUnknown:
-		return false, fmt.Errorf("%s: %w: %q depends on labels of namespace %q: hand in a list of them", s.describe(),
+		return false, fmt.Errorf("%s: %w: %q depends on labels of namespace %q: hand in a list of them (--namespaces)", s.describe(),
 			ErrLabelsUnknown, e.name, s.Namespace)
 	case no:
 	}

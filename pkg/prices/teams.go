@@ -103,7 +103,7 @@ func (t *Teams) Of(namespace string, labels map[string]string) (Team, error) {
 		}
 	}
 	if labels == nil && (len(t.labelled) > 0 || t.label != "") {
-		return Team{}, fmt.Errorf("team of namespace %q: %w: hand in a list of them", namespace, ErrLabelsUnknown)
+		return Team{}, fmt.Errorf("team of namespace %q: %w: hand in a list of them (--namespaces)", namespace, ErrLabelsUnknown)
 	}
 	for _, rule := range t.labelled {
 		if contains(labels, rule.labels) {

@@ -237,7 +237,7 @@ func TestWhatHasNoEffectIsSaid(t *testing.T) {
 }
 
 // What a node does without any setting must not change from one version to the next.
-func TestTheDefaultsAreFrozen(t *testing.T) {
+func TestTheDefaultsAreFrozenGolden(t *testing.T) {
 	var b strings.Builder
 	printSettings(&b, mustEffective(t, nil, nil, ""))
 	golden(t, "defaults.txt", b.String())

@@ -149,7 +149,7 @@ func withoutHash(page string) string {
 	return out.String()
 }
 
-func TestTheCheckSaysWhatAConfigComesTo(t *testing.T) {
+func TestTheCheckSaysWhatAConfigComesToGolden(t *testing.T) {
 	const file = `version: v1
 flags:
   migStrategy: mixed

@@ -61,7 +61,7 @@ func get(t *testing.T, h http.Handler, path string) (int, string) {
 	return r.Code, string(body)
 }
 
-func TestTheMetricsPageIsWhatDashboardsKnow(t *testing.T) {
+func TestTheMetricsPageIsWhatDashboardsKnowGolden(t *testing.T) {
 	h := handler(busy(), slog.New(slog.DiscardHandler))
 	code, page := get(t, h, "/metrics")
 	if code != http.StatusOK {

@@ -189,30 +189,31 @@ func (s *scanner) scan(path string, last bool, yield func(scanned, error) bool) 
 
 // take hands one line on, its newline included where it has one.
 func (s *scanner) take(line []byte, at scanned, yield func(scanned, error) bool) bool {
-	wrong := &damage{Path: at.Path, Offset: at.Offset, After: s.seq}
+	after := s.seq
+	wrong := func(what string, size int64, err error) *damage {
+		return &damage{What: what, Path: at.Path, Offset: at.Offset, Size: size, After: after, Err: err}
+	}
 	text, whole := bytes.CutSuffix(line, []byte("\n"))
 	r, prev, err := parseLine(text, s.boot)
 	if err == nil && !whole {
 		err = fmt.Errorf("%w: %w", errCorrupt, errTorn)
 	}
 	if err != nil {
-		wrong.What, wrong.Size, wrong.Err = damageCorrupt, int64(len(line)), err
+		what := damageCorrupt
 		if errors.Is(err, errNewer) {
-			wrong.What = damageNewer
+			what = damageNewer
 		}
 		s.known = false
-		return yield(scanned{}, wrong)
+		return yield(scanned{}, wrong(what, int64(len(line)), err))
 	}
 	at.Record, at.Prev, at.Link = r, prev, linkOf(line)
 	chained, ordered := !s.known || prev == s.link, r.Seq > s.seq
 	s.seq, s.link, s.boot, s.known = r.Seq, at.Link, r.At.BootID, true
 	switch {
 	case !chained:
-		wrong.What, wrong.Err = damageChain, errChain
-		return yield(at, wrong)
+		return yield(at, wrong(damageChain, 0, errChain))
 	case !ordered:
-		wrong.What, wrong.Err = damageOrder, errOrder
-		return yield(at, wrong)
+		return yield(at, wrong(damageOrder, 0, errOrder))
 	}
 	return yield(at, nil)
 }

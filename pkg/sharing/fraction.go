@@ -48,6 +48,9 @@ func One() Fraction { return Fraction{num: 1} }
 // ParseFraction reads "15/112", "0.25" or "1": decimal digits with an optional
 // sign, and either a slash or a decimal point. The error names the text.
 func ParseFraction(text string) (Fraction, error) {
+	if f, ok := parseSmall(text); ok {
+		return f, nil
+	}
 	// math/big accepts far more (exponents, hexadecimal, underscores), and an
 	// exponent makes a short text a very long number.
 	if len(text) > 64 {
@@ -73,6 +76,33 @@ func ParseFraction(text string) (Fraction, error) {
 		return Fraction{}, fmt.Errorf("parse fraction %q: want a number such as 15/112, 0.25 or 1", text)
 	}
 	return fromRat(r), nil
+}
+
+// parseSmall reads what nearly every text is, "1" or "15/112": digits, with or without a slash and digits that are
+// not zero, of at most 18 each. It is false for all else.
+func parseSmall(text string) (Fraction, bool) {
+	whole, rest, slash := strings.Cut(text, "/")
+	num, ok := smallNumber(whole)
+	if !ok || !slash {
+		return NewFraction(num, 1), ok
+	}
+	den, ok := smallNumber(rest)
+	return NewFraction(num, den), ok && den != 0
+}
+
+func smallNumber(digits string) (int64, bool) {
+	if digits == "" || len(digits) > 18 {
+		return 0, false
+	}
+	n := int64(0)
+	for i := range len(digits) {
+		d := digits[i] - '0'
+		if d > 9 {
+			return 0, false
+		}
+		n = 10*n + int64(d)
+	}
+	return n, true
 }
 
 func isDigits(s string) bool {

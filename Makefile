@@ -136,12 +136,17 @@ bench-compare: $(BENCHSTAT) ## compare two outputs of bench: OLD=old.txt NEW=new
 fuzz: ## run every fuzz test in turn, each for FUZZTIME=30s
 	FUZZTIME=$(FUZZTIME) tests/tools/fuzz.sh
 
+.PHONY: crash
+crash: ## kill a writer of the ledger 300 times and fail or cut off every call of its disk, ten times as often as the tests do
+	GPUMETER_CRASH_ROUNDS=10 $(GO) test -count=1 -timeout 30m -v ./pkg/ledger \
+		-run 'TestABookThatIsKilled|TestWhateverCall|TestABookGoesOn'
+
 .PHONY: demo
 demo: ## serve a pretend node on ADDRESS=127.0.0.1:9400, further flags in ARGS
 	$(GO) run ./cmd/gpumeter demo --address $(ADDRESS) $(ARGS)
 
 .PHONY: e2e
-e2e: build ## run a real Kubernetes node over pretend GPUs under each kubelet, or KUBELETS=1.36,1.37
+e2e: build e2e-prometheus ## run a real Prometheus server and a real Kubernetes node over pretend GPUs under each kubelet, or KUBELETS=1.36,1.37
 	GPUMETER_E2E_KUBELETS=$(KUBELETS) tests/e2e/run.sh bin bin/e2e
 
 .PHONY: e2e-prometheus

@@ -62,7 +62,8 @@ kubelet's device checkpoint; that of a static pod is the kubelet's (the annotati
 The families with ` + "`ledger_id`" + ` are the totals of the node's ledger (` + "`docs/ledger.md`" + `). What they say is on disk, as of
 ` + "`gpumeter_ledger_commit_timestamp_seconds`" + `; before the first commit there are none. They count over restarts of the exporter and of the
 node, never fall, and begin anew only with a new ledger, which has another ` + "`ledger_id`" + `. A series is there at 0 before it counts, as
-soon as there is something to count; that of a pod stays 15 minutes after the pod's end, and ` + "`--pod-gpu-seconds=false`" + ` leaves those of pods out.
+soon as there is something to count; that of a pod stays 15 minutes after the pod's end, and
+as long as the kubelet is silent so that nobody can see whether it has ended; ` + "`--pod-gpu-seconds=false`" + ` leaves those of pods out.
 
 - GPU time is in seconds of a whole physical GPU: a quarter of one, held for an hour, is 900. It is shown in whole microseconds, rounded
   down, as is energy in microjoules, so that the difference of two samples is the same number wherever it is computed.

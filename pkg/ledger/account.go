@@ -12,15 +12,16 @@ import (
 )
 
 const (
-	// StallAfter is how long a meter may not look before what is between counts as a gap.
+	// StallAfter is how long a meter may not look before what is between counts as a gap, unless it looks more seldom than
+	// twice in that time.
 	StallAfter = 5 * time.Minute
 	// lateFor is how long after a gap a proof is still waited for.
 	lateFor = time.Hour
 	// podsFor is how long an ended pod's registers are kept, so that one that comes back goes on counting:
 	// the kubelet may be away for longer than a tombstone is shown.
 	podsFor = 2 * time.Hour
-	// maxEnded bounds the ended pods that are kept.
-	maxEnded = 10_000
+	// maxEnded bounds the ended pods that are kept: all of them are written with each commit.
+	maxEnded = 2_000
 	// maxClock bounds what a clock, a duration or a counter may read: far beyond every real one, and sums of two
 	// cannot overflow.
 	maxClock = int64(1) << 53
@@ -55,12 +56,16 @@ type Account struct {
 	holders map[holder]*holderAccount
 	ended   endedPods
 	late    []*lateLine
-	gaps    map[string]int64
-	xids    map[XID]uint64
-	labels  map[string]string
+	// hidden are lines of cards that nobody can see the holders of, and may be late when somebody can.
+	hidden []*lateLine
+	gaps   map[string]int64
+	xids   map[XID]uint64
+	labels map[string]string
 
 	// watch is what Observe remembers from one Observation to the next and what no record has.
 	watch watch
+	// stall is StallAfter in milliseconds, or what is in its place.
+	stall int64
 	// dropped, where it is set, hears of every pod whose registers are dropped, with the last that they came to.
 	dropped func(PodTotal)
 }
@@ -78,6 +83,7 @@ func NewAccount() *Account {
 		gaps:    map[string]int64{},
 		xids:    map[XID]uint64{},
 		labels:  map[string]string{},
+		stall:   StallAfter.Milliseconds(),
 	}
 }
 
@@ -137,7 +143,8 @@ func (a *Account) prepare(r *Record) (do func(), err error) {
 	case *CardSeen:
 		return a.prepareCard(body)
 	case *Open:
-		return a.prepareOpen(body)
+		do, err := a.prepareOpen(body)
+		return func() { do(); a.conclude(a.lines[body.ID]) }, err
 	case *Close:
 		return a.prepareClose(body)
 	case *Use:
@@ -261,6 +268,11 @@ func (a *Account) prepareCard(c *CardSeen) (func(), error) {
 			a.unregister(l)
 		}
 		known.card = c.Card
+		for _, l := range a.hidden {
+			if l.line.Card == c.UUID {
+				l.mebibytes = min(l.mebibytes, c.Memory)
+			}
+		}
 		for _, l := range known.lines {
 			a.register(l)
 		}

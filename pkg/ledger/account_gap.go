@@ -159,10 +159,10 @@ func (a *Account) bridge(seq uint64, at Instant, g *Gap, bridges []bridge, cards
 		c.capacity = c.capacity.plus(whole)
 		c.unallocated[sharing.CauseUnobserved] = c.unallocated[sharing.CauseUnobserved].plus(rest)
 	}
-	a.endUnbridged(seq, at, g, keep, sameBoot)
-	a.readCounters(g.Counters)
 	a.gaps[g.Reason] += g.Span
 	a.age += g.Span
+	a.endUnbridged(seq, at, g, keep, sameBoot)
+	a.readCounters(g.Counters)
 	a.at, a.charged, a.away = at, at, false
 	for _, l := range a.lines {
 		l.since = at.Boot
@@ -174,6 +174,9 @@ func (a *Account) bridge(seq uint64, at Instant, g *Gap, bridges []bridge, cards
 
 // endUnbridged ends what a gap does not bridge, and remembers what could still be proven.
 func (a *Account) endUnbridged(seq uint64, at Instant, g *Gap, keep map[uint64]bool, sameBoot bool) {
+	if !sameBoot {
+		a.hidden = nil
+	}
 	for _, id := range a.openIDs() {
 		if keep[id] {
 			continue
@@ -182,7 +185,7 @@ func (a *Account) endUnbridged(seq uint64, at Instant, g *Gap, keep map[uint64]b
 		if _, can := l.line.proof(); can && sameBoot && g.Span > 0 {
 			a.late = append(a.late, &lateLine{
 				said: l.said, line: l.line, refers: seq, span: g.Span,
-				from: at.Wall - g.Wall, to: at.Wall, age: a.age + g.Span,
+				from: at.Wall - g.Wall, to: at.Wall, age: a.age, mebibytes: l.card.card.Memory,
 			})
 		}
 		a.close(l)
@@ -230,7 +233,7 @@ func (a *Account) prepareCorrection(c *Correction) (func(), error) {
 		p.amount = p.amount.plus(amount)
 		s := a.seriesOf(p.key.Series)
 		s.amount = s.amount.plus(amount)
-		if len(p.lines) == 0 && p.endedSeq == 0 {
+		if len(p.lines) == 0 && p.endedSeq == 0 && !p.unseen {
 			a.end(p)
 		}
 		a.late = slices.DeleteFunc(a.late, func(l *lateLine) bool {

@@ -77,18 +77,22 @@ func (a *Account) prepareOpen(o *Open) (func(), error) {
 	if other := a.byKey[line.key()]; other != nil {
 		return nil, fmt.Errorf("line %d is open as line %d", o.ID, other.id)
 	}
-	return func() {
-		a.doubt(&line)
-		a.open(&openLine{id: o.ID, said: o, line: line, card: card, since: a.charged.Boot})
-	}, nil
+	return func() { a.open(&openLine{id: o.ID, said: o, line: line, card: card, since: a.charged.Boot}) }, nil
+}
+
+// conclude draws what follows from a line that was opened just now.
+func (a *Account) conclude(l *openLine) {
+	if l.line.Cause == sharing.CauseUnhealthy {
+		a.doubt(&l.line)
+	}
+	if l.line.Cause == sharing.CauseUnobserved {
+		a.hide(l.card)
+	}
 }
 
 // doubt gives up proofs that a line makes worthless: of a device that is found broken after a gap nobody can say since
 // when it was, and its holder does not pay for that.
 func (a *Account) doubt(l *Line) {
-	if l.Cause != sharing.CauseUnhealthy || len(a.late) == 0 {
-		return
-	}
 	a.late = slices.DeleteFunc(a.late, func(late *lateLine) bool {
 		return late.line.Card == l.Card && late.line.Device == l.Device
 	})
@@ -240,7 +244,14 @@ func (a *Account) prepareClose(c *Close) (func(), error) {
 	if l == nil {
 		return nil, fmt.Errorf("line %d is not open", c.ID)
 	}
-	return func() { a.close(l) }, nil
+	return func() {
+		if _, can := l.line.proof(); can && c.Why == CloseUnseen {
+			a.hidden = append(a.hidden, &lateLine{
+				said: l.said, line: l.line, refers: a.seq + 1, from: a.charged.Wall, age: a.age, mebibytes: l.card.card.Memory,
+			})
+		}
+		a.close(l)
+	}, nil
 }
 
 // close ends a line now.
@@ -255,4 +266,7 @@ func (a *Account) close(l *openLine) {
 		c.part, c.memory = c.part.Sub(l.line.Part), c.memory.Sub(l.line.Memory)
 	})
 	a.unregister(l)
+	if l.line.Cause == sharing.CauseUnobserved {
+		a.reveal(c)
+	}
 }

@@ -26,6 +26,8 @@ type machine struct {
 	lines   map[gpu.UUID][]Line
 	energy  map[gpu.UUID]int64
 	unnamed bool
+	// mayBlind says that nobody may be able to see who holds anything for a while, blind that it is so.
+	mayBlind, blind bool
 }
 
 func (m *machine) chance(percent int, what string) bool {
@@ -114,6 +116,9 @@ func (m *machine) step() step {
 	if m.chance(20, "unnamed") {
 		m.unnamed = !m.unnamed
 	}
+	if m.mayBlind && m.chance(25, "blind") {
+		m.blind = !m.blind
+	}
 	at := m.instant()
 	if m.chance(3, "glitch") {
 		at.Boot = max(0, at.Boot-rapid.Int64Range(1, 100_000).Draw(m.t, "back"))
@@ -143,7 +148,11 @@ func (m *machine) card(c Card, o *Observation) {
 		m.lines[c.UUID] = m.divide(c)
 	}
 	o.Cards = append(o.Cards, c)
-	for _, l := range m.lines[c.UUID] {
+	lines := m.lines[c.UUID]
+	if m.blind {
+		lines = []Line{restLine(c, sharing.CauseUnobserved, sharing.One(), sharing.One())}
+	}
+	for _, l := range lines {
 		if m.unnamed {
 			l.Holder.PodUID = ""
 		}
@@ -161,9 +170,12 @@ func (m *machine) card(c Card, o *Observation) {
 	}
 }
 
-// history is what happens to a machine.
-func history(t *rapid.T) []step {
-	m := &machine{t: t, clock: 5000, cards: []Card{a100(0), a100(1)}, lines: map[gpu.UUID][]Line{}, energy: map[gpu.UUID]int64{}}
+// history is what happens to a machine whose holders can always be seen, anyHistory what happens to any.
+func history(t *rapid.T) []step    { return happens(t, false) }
+func anyHistory(t *rapid.T) []step { return happens(t, true) }
+
+func happens(t *rapid.T, mayBlind bool) []step {
+	m := &machine{t: t, mayBlind: mayBlind, clock: 5000, cards: []Card{a100(0), a100(1)}, lines: map[gpu.UUID][]Line{}, energy: map[gpu.UUID]int64{}}
 	steps := []step{{begin: true, o: m.step().o}}
 	for range rapid.IntRange(1, 40).Draw(t, "steps") {
 		steps = append(steps, m.step())

@@ -50,6 +50,9 @@ func (a *Account) MarshalJSON() ([]byte, error) {
 			w.number("ended_age", p.endedAge)
 			w.number("ended_seq", int64(p.endedSeq))
 		}
+		if p.unseen {
+			w.out = append(w.out, `,"unseen":true`...)
+		}
 		w.out = append(w.out, '}')
 	}
 	w.list("pod_facts", len(pods))
@@ -80,9 +83,7 @@ func (a *Account) shortState() *accountState {
 			Since: c.since, Counter: c.counter, Metered: c.metered,
 		})
 	}
-	for _, l := range a.late {
-		s.Late = append(s.Late, lateState{Open: l.said, Refers: l.refers, Span: l.span, From: l.from, To: l.to, Age: l.age})
-	}
+	s.Late, s.Hidden = lateStates(a.late), lateStates(a.hidden)
 	for _, x := range sortedXIDs(a.xids) {
 		s.XIDs = append(s.XIDs, xidSeen(x, a.xids[x]))
 	}
@@ -182,6 +183,14 @@ func amountStates(m map[sharing.Cause]Amount) map[sharing.Cause]amountState {
 	return out
 }
 
+func lateStates(lines []*lateLine) []lateState {
+	var out []lateState
+	for _, l := range lines {
+		out = append(out, lateState{Open: l.said, Refers: l.refers, Span: l.span, From: l.from, To: l.to, Age: l.age, MiB: l.mebibytes})
+	}
+	return out
+}
+
 func sortedXIDs(m map[XID]uint64) []XID {
 	return slices.SortedFunc(maps.Keys(m), func(x, y XID) int {
 		return cmp.Or(cmp.Compare(x.GPU, y.GPU), cmp.Compare(x.GPUInstance, y.GPUInstance),
@@ -206,7 +215,7 @@ func (a *Account) applyCarry(seq uint64, c *Carry) error {
 		if carried.seq+1 != seq {
 			return fmt.Errorf("it carries the state after record %d", carried.seq)
 		}
-		carried.dropped = a.dropped
+		carried.dropped, carried.stall = a.dropped, a.stall
 		*a = *carried
 		return nil
 	}

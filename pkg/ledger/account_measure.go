@@ -4,6 +4,7 @@ package ledger
 
 import (
 	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
 
 const (
@@ -26,9 +27,20 @@ type measured struct {
 	written int64
 }
 
-// energy is a card's.
+// energy is a card's: what its counter showed last, at which time of the boot clock, and what is not written yet.
 type energy struct {
-	last, pending int64
+	last, told, pending int64
+	// changed is when the lines of the card changed while its counter was silent, 0 where they did not.
+	changed int64
+}
+
+// of is what of a growth is that of the lines which stand now. Where they are not those of the last reading, it is for the time
+// that they stood; whose the rest was is not known.
+func (e *energy) of(grown, now int64) int64 {
+	if e.changed == 0 || now <= e.told {
+		return grown
+	}
+	return sharing.NewFraction(grown, 1).Scale(int(now-e.changed), int(now-e.told)).Floor()
 }
 
 // follow measures the devices that are held now.
@@ -67,19 +79,20 @@ func (d *derivation) measure(o *Observation) {
 		}
 		e := w.energy[uuid]
 		if e == nil {
-			w.energy[uuid] = &energy{last: counter}
+			w.energy[uuid] = &energy{last: counter, told: d.at.Boot}
 			continue
 		}
-		if grown, ok := growth(e.last, counter, passed); ok {
+		if grown, ok := growth(e.last, counter, max(passed, d.at.Boot-e.told)); ok {
 			if c := a.byUUID[uuid]; c != nil && len(c.lines) > 0 {
-				e.pending += grown
+				e.pending += e.of(grown, d.at.Boot)
 			}
 		}
-		e.last = counter
+		e.last, e.told, e.changed = counter, d.at.Boot, 0
 	}
+	d.told = o.Busy
 	for device, busy := range w.busy {
 		if part, told := o.Busy[device]; told {
-			w.busy[device] = busy + min(max(part, 0), millionth)*min(passed, StallAfter.Milliseconds())
+			w.busy[device] = busy + min(max(part, 0), millionth)*min(passed, a.stall)
 		}
 	}
 }
@@ -111,7 +124,10 @@ func (d *derivation) use(of func(*cardAccount) bool) {
 		}
 		for _, l := range c.lines {
 			device := l.line.Device
-			if ms := w.busy[device] / millionth; ms > 0 && l.line.Cause == "" {
+			if _, said := u.Busy[device]; said || l.line.Cause != "" {
+				continue
+			}
+			if ms := w.busy[device] / millionth; ms > 0 || d.idle(l) {
 				u.Busy[device], u.Basis = ms, w.basis
 				w.busy[device] -= ms * millionth
 			}
@@ -120,6 +136,15 @@ func (d *derivation) use(of func(*cardAccount) bool) {
 	if len(u.Counters)+len(u.Busy) > 0 {
 		d.emit(u)
 	}
+}
+
+// idle reports whether a line is seen not to be used, of which nothing was known yet.
+func (d *derivation) idle(l *openLine) bool {
+	if _, told := d.told[l.line.Device]; !told {
+		return false
+	}
+	_, known := l.pod.used[l.basisOf(d.account.watch.basis)]
+	return !known
 }
 
 // gap is why nobody can say what was before an instant, empty where somebody can, and for how long.
@@ -137,7 +162,7 @@ func (a *Account) gap(at Instant, fell bool) (reason string, span int64) {
 		return GapStall, 0
 	case a.away:
 		return GapRestart, at.Boot - a.charged.Boot
-	case at.Boot-a.charged.Boot > StallAfter.Milliseconds():
+	case at.Boot-a.charged.Boot > a.stall:
 		return GapStall, at.Boot - a.charged.Boot
 	}
 	return "", 0
@@ -175,7 +200,7 @@ func (d *derivation) gap(s *situation, o *Observation, reason string, span int64
 	w.measured = measured{energy: map[gpu.UUID]*energy{}, basis: Basis(text(string(o.Basis))), written: d.at.Boot}
 	for uuid, counter := range o.Energy {
 		if counter >= 0 && counter <= maxClock {
-			w.energy[uuid] = &energy{last: counter}
+			w.energy[uuid] = &energy{last: counter, told: d.at.Boot}
 		}
 	}
 }

@@ -119,7 +119,8 @@ func TestBusyTimeIsOfThoseWhoHoldTheDevice(t *testing.T) {
 	}{
 		{"a whole card", c.UUID, 500_000, []Line{wholeLine(c, pod("p"))}, map[string]map[Basis]int64{"p": {BasisEngine: 30_000}}},
 		{"more than busy", c.UUID, 5_000_000, []Line{wholeLine(c, pod("p"))}, map[string]map[Basis]int64{"p": {BasisEngine: 60_000}}},
-		{"less than idle", c.UUID, -5, []Line{wholeLine(c, pod("p"))}, map[string]map[Basis]int64{"p": {}}},
+		{"less than idle", c.UUID, -5, []Line{wholeLine(c, pod("p"))}, map[string]map[Basis]int64{"p": {BasisEngine: 0}}},
+		{"idle all the while", c.UUID, 0, []Line{seatLine(c, pod("p"), 1, 4)}, map[string]map[Basis]int64{"p": {BasisEqual: 0}}},
 		{"a MIG device counts as its part of the card", mig.Device, 1_000_000, []Line{mig}, map[string]map[Basis]int64{"m": {BasisEngine: 15_000}}},
 		{"a seat alone may use all of a MIG device, and that is an estimate", mig.Device, 1_000_000, []Line{half}, map[string]map[Basis]int64{"m": {BasisEqual: 15_000}}},
 		{"seats are given by number", c.UUID, 1_000_000, []Line{seatLine(c, pod("p"), 1, 4), seatLine(c, pod("q"), 2, 4)}, map[string]map[Basis]int64{"p": {BasisEqual: 20_000}, "q": {BasisEqual: 40_000}}},

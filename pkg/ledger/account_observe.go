@@ -17,9 +17,11 @@ import (
 const (
 	// useEvery is how often what was measured is written on a node of few devices.
 	useEvery = time.Minute
-	// maxName bounds what of a foreign text is kept, in bytes, and maxLabels how many labels of one thing.
-	maxName   = 1024
-	maxLabels = 256
+	// maxName bounds what of a foreign text is kept, in bytes, maxLabels how many labels of one thing, and maxLabelBytes
+	// those in all: they are written with each commit as long as their pod is known, and any tenant can give his pods more.
+	maxName       = 1024
+	maxLabels     = 256
+	maxLabelBytes = 8 << 10
 )
 
 // watch is what Observe remembers from one Observation to the next.
@@ -40,6 +42,8 @@ type derivation struct {
 	account *Account
 	at      Instant
 	out     []Record
+	// told are the devices whose use the Observation tells, while the lines of before it stand.
+	told map[gpu.UUID]int64
 }
 
 // emit applies a record and keeps it.
@@ -166,13 +170,21 @@ func (d *derivation) change(s *situation) {
 		}
 	}
 	d.use(func(c *cardAccount) bool { return touched[c.card.UUID] })
+	for uuid, e := range a.watch.energy {
+		if touched[uuid] && e.told < d.at.Boot {
+			e.changed = d.at.Boot
+		}
+	}
 	d.useIfDue()
 	d.introduce(s.cards)
-	goesOn := s.successors()
+	goesOn, unseen := s.successors(), s.unseen()
 	for _, l := range ended {
 		why := CloseEnded
-		if goesOn.has(&l.line) {
+		switch {
+		case goesOn.has(&l.line):
 			why = CloseChanged
+		case unseen[l.line.Card] && l.line.Cause == "":
+			why = CloseUnseen
 		}
 		d.emit(&Close{ID: l.id, Why: why})
 	}
@@ -218,9 +230,10 @@ func (d *derivation) open(l *Line) {
 		if late.line.Card != l.Card || !sameProof(&late.line, l) {
 			continue
 		}
+		memory := late.memoryOf(least(late.line.Memory, l.Memory), a.byUUID[l.Card].card)
 		d.emit(&Correction{
 			Card: o.Card, To: o, From: sharing.CauseUnobserved, Span: late.span,
-			Part: least(late.line.Part, l.Part).String(), Memory: least(late.line.Memory, l.Memory).String(),
+			Part: least(late.line.Part, l.Part).String(), Memory: memory.String(),
 			Refers: late.refers, FromWall: late.from, ToWall: late.to, Reason: CorrectionProof,
 		})
 	}
@@ -277,9 +290,14 @@ func cleanLabels(labels map[string]string) map[string]string {
 		return nil
 	}
 	names := slices.Sorted(maps.Keys(labels))
-	clean := make(map[string]string, len(labels))
+	clean := make(map[string]string, min(len(names), maxLabels))
+	room := maxLabelBytes
 	for _, name := range names[:min(len(names), maxLabels)] {
-		clean[text(name)] = text(labels[name])
+		key, value := text(name), text(labels[name])
+		if room -= len(key) + len(value); room < 0 {
+			break
+		}
+		clean[key] = value
 	}
 	return clean
 }

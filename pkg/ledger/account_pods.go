@@ -88,8 +88,41 @@ func (a *Account) end(p *podAccount) {
 	a.ended.add(p)
 }
 
+// hide says that from now on nobody can see who holds a card. The pods that end by that may hold it still, so their
+// registers stay and are shown.
+func (a *Account) hide(c *cardAccount) {
+	for _, p := range a.pods {
+		if p.endedSeq != 0 && p.endedAge == a.age && p.key.Card == c.card.UUID {
+			a.revive(p)
+			p.unseen = true
+		}
+	}
+}
+
+// reveal says that somebody looks at a card again: those who are not found there have ended, and those who are can prove that
+// they held it all the while.
+func (a *Account) reveal(c *cardAccount) {
+	a.hidden = slices.DeleteFunc(a.hidden, func(l *lateLine) bool {
+		if l.line.Card != c.card.UUID {
+			return false
+		}
+		l.span, l.to, l.age = a.age-l.age, a.charged.Wall, a.age
+		if l.span > 0 {
+			a.late = append(a.late, l)
+		}
+		return true
+	})
+	for _, p := range a.pods {
+		if p.unseen && p.key.Card == c.card.UUID {
+			p.unseen = false
+			a.end(p)
+		}
+	}
+}
+
 // revive says that a pod holds something, again perhaps.
 func (a *Account) revive(p *podAccount) {
+	p.unseen = false
 	if p.endedSeq != 0 {
 		p.ended, p.endedAge, p.endedSeq = 0, 0, 0
 		a.ended.n--

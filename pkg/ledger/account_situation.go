@@ -199,3 +199,14 @@ func (s successors) has(l *Line) bool {
 	}
 	return false
 }
+
+// unseen are the cards that nobody can see the holders of.
+func (s *situation) unseen() map[gpu.UUID]bool {
+	cards := map[gpu.UUID]bool{}
+	for i := range s.lines {
+		if s.lines[i].Cause == sharing.CauseUnobserved {
+			cards[s.lines[i].Card] = true
+		}
+	}
+	return cards
+}

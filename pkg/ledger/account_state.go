@@ -34,6 +34,7 @@ type accountState struct {
 	Pods    []podState        `json:"pods,omitempty"`
 	Facts   []Pod             `json:"pod_facts,omitempty"`
 	Late    []lateState       `json:"late,omitempty"`
+	Hidden  []lateState       `json:"hidden,omitempty"`
 	Gaps    map[string]int64  `json:"gaps,omitempty"`
 	XIDs    []XIDSeen         `json:"xids,omitempty"`
 	Labels  map[string]string `json:"labels,omitempty"`
@@ -100,6 +101,7 @@ type podState struct {
 	Ended    int64  `json:"ended,omitempty"`
 	EndedAge int64  `json:"ended_age,omitempty"`
 	EndedSeq uint64 `json:"ended_seq,omitempty"`
+	Unseen   bool   `json:"unseen,omitempty"`
 }
 
 type lateState struct {
@@ -109,6 +111,7 @@ type lateState struct {
 	From   int64  `json:"from"`
 	To     int64  `json:"to"`
 	Age    int64  `json:"age"`
+	MiB    int64  `json:"mib,omitempty"`
 }
 
 // UnmarshalJSON reads what MarshalJSON wrote. After an error the account is as it was; the error wraps errNewer where
@@ -131,7 +134,7 @@ func (a *Account) UnmarshalJSON(data []byte) error {
 	if err := read.restore(&s); err != nil {
 		return fmt.Errorf("read the state of an account: %w", err)
 	}
-	read.dropped = a.dropped
+	read.dropped, read.stall = a.dropped, a.stall
 	*a = *read
 	return nil
 }
@@ -237,7 +240,7 @@ func (a *Account) restoreRegisters(s *accountState) error {
 		})
 		p.amount, p.born = Amount(x.amountState), 0
 		maps.Copy(p.used, x.Used)
-		p.ended, p.endedAge, p.endedSeq = x.Ended, x.EndedAge, x.EndedSeq
+		p.ended, p.endedAge, p.endedSeq, p.unseen = x.Ended, x.EndedAge, x.EndedSeq, x.Unseen
 		if p.endedSeq != 0 {
 			ended = append(ended, p)
 		}
@@ -284,7 +287,7 @@ func (a *Account) restoreLines(s *accountState) error {
 	}
 	a.lastLine = s.Last
 	for _, p := range a.pods {
-		if len(p.lines) == 0 && p.endedSeq == 0 {
+		if len(p.lines) == 0 && p.endedSeq == 0 && !p.unseen {
 			return fmt.Errorf("pod %s/%s neither holds anything nor has ended", p.key.Namespace, p.key.Pod)
 		}
 	}
@@ -298,17 +301,25 @@ func (a *Account) restoreLines(s *accountState) error {
 }
 
 func (a *Account) restoreLate(s *accountState) error {
-	for _, l := range s.Late {
-		if l.Open == nil || a.card(l.Card) == nil || l.Span < 0 || l.Span > maxClock || l.Age > s.Age {
-			return errors.New("a line that a gap ended is of no card or time")
+	var errLate, errHidden error
+	a.late, errLate = a.lateLines(s.Late, s.Age)
+	a.hidden, errHidden = a.lateLines(s.Hidden, s.Age)
+	return cmp.Or(errLate, errHidden)
+}
+
+func (a *Account) lateLines(states []lateState, age int64) ([]*lateLine, error) {
+	var lines []*lateLine
+	for _, l := range states {
+		if l.Open == nil || a.card(l.Card) == nil || l.Span < 0 || l.Span > maxClock || l.Age > age {
+			return nil, errors.New("a line that may yet be proven is of no card or time")
 		}
 		line, err := lineOf(l.Open, a.card(l.Card).card)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		a.late = append(a.late, &lateLine{
-			said: l.Open, line: line, refers: l.Refers, span: l.Span, from: l.From, to: l.To, age: l.Age,
+		lines = append(lines, &lateLine{
+			said: l.Open, line: line, refers: l.Refers, span: l.Span, from: l.From, to: l.To, age: l.Age, mebibytes: l.MiB,
 		})
 	}
-	return nil
+	return lines, nil
 }

@@ -100,7 +100,7 @@ func (a *Account) totals(boot int64) *Totals {
 		t.Series = append(t.Series, s.total(&open))
 	}
 	for _, p := range a.pods {
-		if len(p.lines) > 0 || a.age-p.endedAge <= TombstoneFor.Milliseconds() {
+		if len(p.lines) > 0 || p.unseen || a.age-p.endedAge <= TombstoneFor.Milliseconds() {
 			t.Pods = append(t.Pods, a.podTotal(p, p.amount.plus(open.pods[p])))
 		}
 	}

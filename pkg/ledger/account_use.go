@@ -73,6 +73,16 @@ func (a *Account) use(u *Use) {
 		}
 		for _, l := range d.lines {
 			l.busy += ms
+			l.measured(l.basisOf(d.basis))
+		}
+	}
+}
+
+// measured notes that a line's use is known, and so far may be nothing: which is not the same as nobody having measured it.
+func (l *openLine) measured(basis Basis) {
+	for _, used := range []map[Basis]sharing.Fraction{l.series.used, l.pod.used} {
+		if _, known := used[basis]; !known {
+			used[basis] = sharing.Fraction{}
 		}
 	}
 }

@@ -29,6 +29,9 @@ type BookConfig struct {
 	Dir string
 	// Node and Cluster name where it is, Version the program, Policy how MIG devices are weighed.
 	Node, Cluster, Version, Policy string
+	// Interval is how often the book is told what there is, where that is known: a meter that looks every ten minutes has no gap
+	// every ten minutes.
+	Interval time.Duration
 	// Retention is how long segments of the log are kept after their last record, 0 for 400 days; MaxBytes how many
 	// bytes of them, 0 for 1 GiB. The totals are kept for ever.
 	Retention time.Duration
@@ -76,6 +79,9 @@ type Book struct {
 	view *View
 }
 
+// stall is how long nothing may be observed before it is a gap, in milliseconds.
+func (b *Book) stall() int64 { return max(StallAfter, 2*b.cfg.Interval).Milliseconds() }
+
 // durable says that there is a disk to keep the book on.
 func (b *Book) durable() bool { return b.cfg.Dir != "" }
 
@@ -101,6 +107,7 @@ func openBook(cfg BookConfig, d disk) *Book {
 	}
 	if !b.durable() {
 		b.account = NewAccount()
+		b.account.stall = b.stall()
 		b.state.Restored = RestoredNew
 	}
 	b.lock = file{dir: cfg.Dir, name: bookFolder}
@@ -139,6 +146,10 @@ func (b *Book) take(o Observation) {
 		id := b.account.begin.LedgerID
 		if id == "" {
 			id = newLedgerID()
+		}
+		if was := b.account.begin.Node; was != "" && was != b.cfg.Node {
+			b.log.Warn("the ledger was kept on a node of another name: where its disk was copied, remove this node's copy, or the charges of both are taken for those of one",
+				"before", was, "now", b.cfg.Node, "ledger", id)
 		}
 		begin := Begin{LedgerID: id, Node: b.cfg.Node, Cluster: b.cfg.Cluster, Version: b.cfg.Version, Policy: b.cfg.Policy}
 		b.append(b.account.Begin(begin, o.At))

@@ -76,19 +76,21 @@ func TestWhatIsMeasuredWhileTheDiskIsAwayIsKeptInTheMean(t *testing.T) {
 	var w waiting
 	o := Observation{At: Instant{"b", 1000, 0}}
 	w.add(o)
+	o.At.Boot += apartFor
+	w.add(o)
 	for i, busy := range []int64{500_000, 1_000_000, 0, 1_000_000} {
-		o.At.Boot = 1000 + int64(i+1)*1000
+		o.At.Boot = 1000 + apartFor + int64(i+1)*1000
 		o.Busy, o.XIDs = map[gpu.UUID]int64{"d": busy}, map[XID]uint64{{Code: 1}: 1}
 		o.Facts = []Fact{{What: FactHealth}}
 		if !w.add(o) {
 			t.Fatal("there is no room")
 		}
 	}
-	if n := len(w.kept); n != 2 {
+	if n := len(w.kept); n != 3 {
 		t.Fatalf("%d are kept", n)
 	}
-	last := w.kept[1]
-	if last.Busy["d"] != 2_500_000/4 || last.XIDs[XID{Code: 1}] != 4 || len(last.Facts) != 4 || last.At.Boot != 5000 {
+	last := w.kept[2]
+	if last.Busy["d"] != 2_500_000/4 || last.XIDs[XID{Code: 1}] != 4 || len(last.Facts) != 4 || last.At.Boot != 5000+apartFor {
 		t.Errorf("the last one kept is %+v", last)
 	}
 }

@@ -86,6 +86,7 @@ func (b *Book) takeUp(p *past) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.account, b.lost, b.state.Restored = p.account, p.lost, p.restored
+	b.account.stall = b.stall()
 	if p.account.seq > 0 {
 		b.publish(p.account.Totals())
 	}
@@ -94,8 +95,12 @@ func (b *Book) takeUp(p *past) {
 			b.log.Error("the ledger goes on without a beginning of its new segment", "error", err)
 		}
 	}
+	last := p.account.at
 	for _, o := range b.waiting.kept {
-		b.take(o)
+		// What is older than the last record, another meter saw and wrote: the one before this in a rolling update.
+		if o.At.BootID == "" || o.At.BootID != last.BootID || o.At.Boot > last.Boot {
+			b.take(o)
+		}
 	}
 	b.waiting = waiting{}
 }

@@ -13,6 +13,9 @@ const (
 	// waitingSpan is how much time one kept observation may stand for, in milliseconds: well below StallAfter,
 	// so that what is left out is no gap.
 	waitingSpan = 4 * 60 * 1000
+	// apartFor is for how long at the beginning an event stays with the moment at which it was seen, in milliseconds: while the
+	// meter before this one still writes, as in a rolling update, only what it did not see may count.
+	apartFor = 10 * 60 * 1000
 	// maxWaiting bounds the observations that wait; a day in which little changes is 360 of them.
 	maxWaiting = 2000
 )
@@ -72,6 +75,9 @@ func weigh(sums, busy map[gpu.UUID]int64, span int64) map[gpu.UUID]int64 {
 func (w *waiting) replaces(o Observation) bool {
 	n := len(w.kept)
 	before, last := &w.kept[n-2], &w.kept[n-1]
+	if len(last.XIDs)+len(last.Facts) > 0 && last.At.Boot-w.kept[0].At.Boot < apartFor {
+		return false
+	}
 	return o.At.Boot-before.At.Boot <= waitingSpan && o.At.Boot >= last.At.Boot && tellTheSame(before, last) && tellTheSame(last, &o)
 }
 

@@ -207,7 +207,7 @@ type Open struct {
 // Close says that a line does not stand any more.
 type Close struct {
 	ID uint64 `json:"id"`
-	// Why is one of CloseEnded, CloseChanged, CloseGap, CloseReboot.
+	// Why is one of CloseEnded, CloseChanged, CloseUnseen, CloseGap, CloseReboot.
 	Why string `json:"why"`
 }
 
@@ -215,8 +215,11 @@ type Close struct {
 const (
 	CloseEnded   = "ended"
 	CloseChanged = "changed"
-	CloseGap     = "gap"
-	CloseReboot  = "reboot"
+	// CloseUnseen: nobody can see any more who holds the card. Who is found there again with the same UID had it all the while, and
+	// a Correction says so.
+	CloseUnseen = "unseen"
+	CloseGap    = "gap"
+	CloseReboot = "reboot"
 )
 
 // Beat says that all that is open still stands.
@@ -301,8 +304,8 @@ type Correction struct {
 	Reason string `json:"reason"`
 }
 
-// CorrectionProof is the reason of a Correction that charges a gap late: what a pod held was known before, and
-// that it is the same pod became known after.
+// CorrectionProof is the reason of a Correction that charges late for a gap, or for a time in which nobody could see who
+// holds a card: what a pod held was known before, and that it is the same pod became known after.
 const CorrectionProof = "late_proof"
 
 // FactSeen is a Fact.

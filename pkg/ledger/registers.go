@@ -106,7 +106,9 @@ type podAccount struct {
 	ended    int64
 	endedAge int64
 	endedSeq uint64
-	json     []byte
+	// unseen says that it may have ended or not: nobody can see who holds the card.
+	unseen bool
+	json   []byte
 }
 
 func (p *podAccount) holder() holder {
@@ -188,11 +190,15 @@ func (l *openLine) used() (Basis, sharing.Fraction) {
 	for _, other := range l.device.lines {
 		seats += max(other.line.Seats, 1)
 	}
-	basis := BasisEqual
+	return l.basisOf(l.device.basis), times(l.line.Weight, l.busy).Scale(max(l.line.Seats, 1), seats)
+}
+
+// basisOf is what a line's use rests on where that of its device was measured so.
+func (l *openLine) basisOf(measured Basis) Basis {
 	if len(l.device.lines) == 1 && l.line.Seats == l.line.Of {
-		basis = l.device.basis
+		return measured
 	}
-	return basis, times(l.line.Weight, l.busy).Scale(max(l.line.Seats, 1), seats)
+	return BasisEqual
 }
 
 // amount is what a line is not charged for yet up to a time of the boot clock.
@@ -202,13 +208,26 @@ func (l *openLine) amount(boot int64) Amount {
 	return amount
 }
 
-// lateLine is a line that a gap ended and that may yet be proven to have stood all the while.
+// lateLine is a line that a gap ended, or that nobody could see any more, and that may yet be proven to have stood all the
+// while.
 type lateLine struct {
 	said *Open
 	line Line
-	// refers is the gap's record, span its length, from and to its wall clock, age the account's at its end.
+	// refers is the record that ended it, span how long it is not charged, from and to when that was by the wall clock, age the
+	// account's at the end of that time; at its beginning while the line is hidden.
 	refers   uint64
 	span     int64
 	from, to int64
 	age      int64
+	// mebibytes is the card's memory as that time was booked with.
+	mebibytes int64
+}
+
+// memoryOf is what part of a card's memory is charged late for a part of it: no more than was booked, should the card have
+// said since that it has more.
+func (l *lateLine) memoryOf(part sharing.Fraction, c Card) sharing.Fraction {
+	if c.Memory <= l.mebibytes {
+		return part
+	}
+	return part.Mul(sharing.NewFraction(l.mebibytes, c.Memory))
 }

@@ -60,7 +60,7 @@ type PodTotal struct {
 	PodSeries
 	Amount
 	Used map[Basis]sharing.Fraction
-	// Ended is when it was last open, Unix milliseconds; 0 while it is.
+	// Ended is when it was last open, Unix milliseconds; 0 while it is, or may be because nobody can see who holds the card.
 	Ended int64
 	// Pod is what is known of the pod beside its names.
 	Pod Pod

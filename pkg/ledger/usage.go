@@ -3,6 +3,7 @@
 package ledger
 
 import (
+	"maps"
 	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
@@ -49,6 +50,21 @@ type Held struct {
 	Used map[Basis]int64
 }
 
+// KnownUse is what is known of the use of a holding of so many GPU-microseconds, given how its registers of use grew, which it
+// changes. Nothing used of something held is an answer, and not the same as nobody having measured it; nothing by one
+// measure beside something by another is none.
+func KnownUse(used map[Basis]int64, held int64) map[Basis]int64 {
+	some := false
+	for _, n := range used {
+		some = some || n != 0
+	}
+	maps.DeleteFunc(used, func(_ Basis, n int64) bool { return n == 0 && (some || held == 0) })
+	if len(used) == 0 {
+		return nil
+	}
+	return used
+}
+
 // Rest is what was not held of one card in one window, by cause; the whole card's capacity where Cause is empty,
 // and what of an earlier window was found to be held after all where Corrected is set.
 type Rest struct {
@@ -88,7 +104,8 @@ type NodeUsage struct {
 // Missing is a time of one node that the answer lacks, or in which it was not looked.
 type Missing struct {
 	From, To time.Time
-	// Reason is a short word: "no_reading", "node_vanished", "retention", "reset", "log_lost", or a reason of Gap.
+	// Reason is a short word: "no_reading", "node_vanished", "retention", "reset", "log_lost", "unreadable", or a reason
+	// of Gap.
 	Reason string
 	// Text is for people, and says what to do.
 	Text string

@@ -23,7 +23,8 @@ func (r *Reader) Usage(ctx context.Context, q Query) (Usage, error) {
 	return ReadUsage(ctx, []*Reader{r}, q)
 }
 
-// ReadUsage answers a question of several ledgers, some of them at a time.
+// ReadUsage answers a question of several ledgers, some of them at a time. One that cannot be read is missing in the
+// answer, by name; the error says so where none can.
 func ReadUsage(ctx context.Context, readers []*Reader, q Query) (Usage, error) {
 	if err := q.check(); err != nil {
 		return Usage{}, err
@@ -45,10 +46,27 @@ func ReadUsage(ctx context.Context, readers []*Reader, q Query) (Usage, error) {
 		})
 	}
 	working.Wait()
-	if err := errors.Join(errs...); err != nil {
+	if err := ctx.Err(); err != nil {
 		return Usage{}, err
 	}
+	if err := errors.Join(errs...); err != nil && !slices.ContainsFunc(errs, func(err error) bool { return err == nil }) {
+		return Usage{}, err
+	}
+	for i, err := range errs {
+		if err != nil {
+			answers[i] = unreadable(readers[i], &q, err)
+		}
+	}
 	return joinAnswers(readers, answers, &q), nil
+}
+
+// unreadable is the answer of a ledger that gives none: nobody knows whose it is.
+func unreadable(r *Reader, q *Query, err error) *nodeAnswer {
+	n := len(q.Boundaries)
+	return &nodeAnswer{q: q, unknown: true, node: NodeUsage{
+		Node: r.dir, Readings: make([]time.Time, n),
+		Missing: []Missing{{From: q.Boundaries[0], To: q.Boundaries[n-1], Reason: "unreadable", Text: err.Error()}},
+	}}
 }
 
 // check says what is wrong with a question.
@@ -75,7 +93,7 @@ func joinAnswers(readers []*Reader, answers []*nodeAnswer, q *Query) Usage {
 	u := Usage{Source: "ledger", Boundaries: q.Boundaries}
 	from := map[string]string{}
 	for i, a := range answers {
-		if len(q.Nodes) > 0 && !slices.Contains(q.Nodes, a.node.Node) {
+		if len(q.Nodes) > 0 && !a.unknown && !slices.Contains(q.Nodes, a.node.Node) {
 			continue
 		}
 		if other, twice := from[a.node.LedgerID]; twice && a.node.LedgerID != "" {
@@ -110,6 +128,8 @@ type nodeAnswer struct {
 	rest        []Rest
 	corrections []Corrected
 	notes       []string
+	// unknown says that nobody knows which node's it is.
+	unknown bool
 
 	// last is the showing of the boundary before.
 	last showing

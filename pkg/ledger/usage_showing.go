@@ -184,13 +184,12 @@ func (q Quantity) fell() bool { return q.GPU < 0 || q.Energy < 0 }
 func (h heldShowing) since(before heldShowing) heldShowing {
 	d := heldShowing{Quantity: h.Quantity.since(before.Quantity)}
 	for basis, v := range h.used {
-		if n := v - before.used[basis]; n != 0 {
-			if d.used == nil {
-				d.used = map[Basis]int64{}
-			}
-			d.used[basis] = n
+		if d.used == nil {
+			d.used = map[Basis]int64{}
 		}
+		d.used[basis] = v - before.used[basis]
 	}
+	d.used = KnownUse(d.used, d.GPU)
 	return d
 }
 

@@ -102,7 +102,9 @@ type history struct {
 	rebooted  bool
 	// late may still be proven; keptLate is what was so at the last commit.
 	late, keptLate []unproven
-	energy         map[gpu.UUID]int64
+	// hidden was held when nobody could see any more who holds its card; keptHidden is what was so at the last commit.
+	hidden, keptHidden []unproven
+	energy             map[gpu.UUID]int64
 }
 
 // Latest is the exporter's source.
@@ -293,8 +295,9 @@ func (h *history) observe() {
 		o.Lines = append(o.Lines, p.line)
 	}
 	if h.seen != nil {
-		s := h.between(parts)
+		s, gap := h.between(parts)
 		h.stretches = append(h.stretches, s)
+		h.hide(parts, gap)
 		h.stretches[len(h.stretches)-1].proven = h.prove(parts)
 	}
 	h.seen, h.seenAt, h.rebooted = parts, h.now, false
@@ -305,11 +308,12 @@ func (h *history) observe() {
 const stallAfter = 5 * time.Minute
 
 // between is what is true of the time since the last observation that counts.
-func (h *history) between(now []part) stretch {
+func (h *history) between(now []part) (s stretch, gap bool) {
 	if h.rebooted {
-		return stretch{ms: h.now.Sub(h.booted).Milliseconds(), parts: bridged(h.seen, nil)}
+		h.hidden = nil
+		return stretch{ms: h.now.Sub(h.booted).Milliseconds(), parts: bridged(h.seen, nil)}, true
 	}
-	s := stretch{ms: h.now.Sub(h.seenAt).Milliseconds(), parts: h.seen}
+	s = stretch{ms: h.now.Sub(h.seenAt).Milliseconds(), parts: h.seen}
 	if h.now.Sub(h.seenAt) > stallAfter || h.book != nil && h.crashed() {
 		s.parts = bridged(h.seen, now)
 		for _, p := range h.seen {
@@ -317,8 +321,32 @@ func (h *history) between(now []part) stretch {
 				h.late = append(slices.Clone(h.late), unproven{p, s.ms, h.age() + s.ms})
 			}
 		}
+		return s, true
 	}
-	return s
+	return s, false
+}
+
+// hide notes what is held of cards that nobody can see the holders of from now on, and that what was hidden until now may
+// be proven, on cards that somebody can see or after a gap.
+func (h *history) hide(now []part, gap bool) {
+	blind := map[gpu.UUID]bool{}
+	for _, p := range now {
+		blind[p.card] = blind[p.card] || p.line.Cause == sharing.CauseUnobserved
+	}
+	var hidden []unproven
+	for _, u := range h.hidden {
+		if blind[u.card] && !gap {
+			hidden = append(hidden, u)
+			continue
+		}
+		h.late = append(slices.Clone(h.late), unproven{u.part, h.age() - u.age, h.age()})
+	}
+	for _, p := range h.seen {
+		if p.proof != "" && blind[p.card] && !gap {
+			hidden = append(hidden, unproven{p, 0, h.age()})
+		}
+	}
+	h.hidden = hidden
 }
 
 // age is all the time that was charged.
@@ -382,7 +410,8 @@ func (h *history) commit() {
 	if err := h.book.Commit(); err != nil {
 		h.t.Fatal(err)
 	}
-	h.committed, h.kept, h.keptAt, h.keptWall, h.keptLate = len(h.stretches), h.seen, h.seenAt, h.now.Add(h.offset), h.late
+	h.committed, h.kept, h.keptAt, h.keptWall = len(h.stretches), h.seen, h.seenAt, h.now.Add(h.offset)
+	h.keptLate, h.keptHidden = h.late, h.hidden
 	h.page = &meter.Snapshot{Seq: uint64(h.tick), Interval: 15 * time.Second, Observed: true, Time: h.now.Add(h.offset), Ledger: h.book.View()}
 }
 
@@ -396,7 +425,8 @@ func (h *history) kill(away time.Duration, reboot bool) {
 	h.dir = dir
 	h.open()
 	h.page = nil
-	h.stretches, h.seen, h.seenAt, h.late = h.stretches[:h.committed], h.kept, h.keptAt, h.keptLate
+	h.stretches, h.seen, h.seenAt = h.stretches[:h.committed], h.kept, h.keptAt
+	h.late, h.hidden = h.keptLate, h.keptHidden
 	h.pass(away)
 	if reboot {
 		h.boots++

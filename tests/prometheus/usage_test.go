@@ -210,7 +210,7 @@ func TestConsumptionIsTheDifferenceOfTwoReadings(t *testing.T) {
 	if got := fmt.Sprint(held(u, 2)); got != "[1800000000 3600000000]" {
 		t.Errorf("held %s", got)
 	}
-	if n := u.Nodes[0]; n.Node != "n1" || !n.Created.Equal(m.born) || n.Labels["pool"] != "a" || len(n.Missing) != 0 || len(n.Gaps) != 0 {
+	if n := u.Nodes[0]; n.Node != "n1" || fmt.Sprint(n.Policies) != "[blend]" || !n.Created.Equal(m.born) || n.Labels["pool"] != "a" || len(n.Missing) != 0 || len(n.Gaps) != 0 {
 		t.Errorf("the node is %+v", n)
 	}
 	if r := u.Nodes[0].Readings; !r[0].Equal(epoch.Add(-15*time.Second)) || !r[2].Equal(epoch.Add(3*time.Hour-15*time.Second)) {

@@ -148,7 +148,7 @@ func (a *App) keepBook(mc *meter.Config) error {
 	}
 	a.book = ledger.OpenBook(ledger.BookConfig{
 		Dir: a.cfg.ledgerDir(), Node: a.host, Cluster: a.cfg.Ledger.Cluster, Version: Version(), Policy: mc.Policy.Name(),
-		Retention: retention, MaxBytes: size, Log: a.log,
+		Interval: mc.Interval, Retention: retention, MaxBytes: size, Log: a.log,
 	})
 	mc.Book, mc.CommitEvery, mc.Clock = a.book, a.cfg.Ledger.Commit, a.clock()
 	if a.node != nil {

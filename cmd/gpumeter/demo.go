@@ -67,7 +67,7 @@ func demoCommand(stdout, stderr io.Writer) *cli.Command {
 			if err := demo(ctx, cfg, span, stdout, stderr); err != nil || !month {
 				return err
 			}
-			return closeWithMonth(stdout, stderr)
+			return closeWithMonth(ctx, stdout, stderr)
 		},
 	}
 }
@@ -109,16 +109,19 @@ func demo(ctx context.Context, cfg app.Config, span time.Duration, stdout, stder
 	return account.print(stdout)
 }
 
-// closeWithMonth shows the bill of a simulated month. It has a context of its own, because what ended the demo is
-// most often Ctrl-C; a second one ends the program.
-func closeWithMonth(stdout, stderr io.Writer) error {
+// closeWithMonth shows the bill of a simulated month. Where it was Ctrl-C that ended the demo, ctx is over and not looked
+// at: a second one ends the program.
+func closeWithMonth(ctx context.Context, stdout, stderr io.Writer) error {
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
 	dir, err := os.MkdirTemp("", "gpumeter-demo-")
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(stdout, "\nAnd this is what a month of such a node comes to. It is metered now, minute by minute, into a ledger on disk;\n"+
 		"that takes some seconds (Ctrl-C leaves it off, --month=false leaves it out).\n\n")
-	page, err := monthReport(context.Background(), dir, time.Now(), stdout, stderr)
+	page, err := monthReport(ctx, dir, time.Now(), stdout, stderr)
 	if err != nil {
 		return err
 	}

@@ -103,13 +103,15 @@ func (e *explainer) run(ctx context.Context, row string) error {
 
 // explanation is what is behind one row, or behind several together.
 type explanation struct {
-	Row       string              `json:"row,omitempty"`
-	Subject   []string            `json:"subject"`
-	From      time.Time           `json:"from"`
-	To        time.Time           `json:"to"`
-	Source    string              `json:"source"`
-	GPUMicros int64               `json:"gpu_microseconds"`
-	Currency  string              `json:"currency,omitempty"`
+	Row       string    `json:"row,omitempty"`
+	Subject   []string  `json:"subject"`
+	From      time.Time `json:"from"`
+	To        time.Time `json:"to"`
+	Source    string    `json:"source"`
+	GPUMicros int64     `json:"gpu_microseconds"`
+	Currency  string    `json:"currency,omitempty"`
+	// Costs are those of the row, or of the rows together; nil without prices.
+	Costs     *explainedCosts     `json:"costs,omitempty"`
 	Readings  []explainedReading  `json:"readings"`
 	Intervals []explainedInterval `json:"intervals,omitempty"`
 	// Sum is what the intervals come to, in GPU-microseconds. Agrees says that it is the row's, but for what registers are
@@ -121,6 +123,41 @@ type explanation struct {
 
 	zone  *time.Location
 	items []bill.Item
+}
+
+// explainedCosts are amounts as the report shows them, in its currency: net is list less discount, and total is net with the
+// other two, which are left out where they are 0.
+type explainedCosts struct {
+	List       string `json:"list_cost"`
+	Discount   string `json:"discount_cost"`
+	Net        string `json:"net_cost"`
+	Idle       string `json:"idle_share_cost,omitempty"`
+	Adjustment string `json:"adjustment_cost,omitempty"`
+	Total      string `json:"total_cost"`
+	// Policy is who pays for what nobody held.
+	Policy string `json:"idle_policy"`
+}
+
+// costsOf are the costs of rows together; nil without prices.
+func costsOf(b *bill.Bill, rows []*bill.Row) *explainedCosts {
+	if b.Currency == "" {
+		return nil
+	}
+	var sum bill.Sums
+	for _, r := range rows {
+		sum = sum.Plus(r.Sums)
+	}
+	c := &explainedCosts{
+		List: sum.ListCost.StringFixed(b.Decimals), Discount: sum.Discount.StringFixed(b.Decimals), Net: sum.NetCost.StringFixed(b.Decimals),
+		Total: sum.TotalCost.StringFixed(b.Decimals), Policy: string(b.Idle),
+	}
+	if !sum.IdleCost.IsZero() {
+		c.Idle = sum.IdleCost.StringFixed(b.Decimals)
+	}
+	if !sum.Adjustment.IsZero() {
+		c.Adjustment = sum.Adjustment.StringFixed(b.Decimals)
+	}
+	return c
 }
 
 // explainedReading is one consumption in one window, with its price.
@@ -136,6 +173,12 @@ type explainedReading struct {
 	Version   string    `json:"price_version,omitempty"`
 	List      string    `json:"list_cost,omitempty"`
 	Net       string    `json:"net_cost,omitempty"`
+	// Idle is what it bears of what nobody held, or, below 0, what others bear of it.
+	Idle string `json:"idle_share_cost,omitempty"`
+	// Free is what quotas gave for nothing.
+	Free   int64    `json:"free_gpu_microseconds,omitempty"`
+	Quotas []string `json:"quotas,omitempty"`
+	PodUID string   `json:"pod_uid,omitempty"`
 }
 
 // explain finds a row by its id or the beginning of it; without one it takes what was held where the answer is
@@ -153,13 +196,14 @@ func explain(b *bill.Bill, id string, held bool) (*explanation, error) {
 	case id != "" && len(found) > 1:
 		return nil, fmt.Errorf("row %q: %d rows begin with that: give more of the id", id, len(found))
 	case id != "" && len(found) == 0:
-		return nil, fmt.Errorf("row %q: this report has no such row among its %d: give the flags of the report that showed it, the period, --group-by and --tz above all", id, len(b.Rows))
+		return nil, fmt.Errorf("row %q: this report has no such row among its %d: give the flags of the report that showed it, --group-by and --tz above all, and its period, with the dates where it was told from now", id, len(b.Rows))
 	case len(found) == 0:
 		return nil, errors.New("nothing was held in this period by what the filters name")
 	}
 	if id != "" {
 		x.Row = found[0].ID
 	}
+	x.Costs = costsOf(b, found)
 	for _, r := range found {
 		x.Subject = append(x.Subject, rowWords(b, r))
 		x.items = append(x.items, r.Items...)
@@ -188,11 +232,14 @@ func rowWords(b *bill.Bill, r *bill.Row) string {
 
 func readingOf(b *bill.Bill, item *bill.Item) explainedReading {
 	r := explainedReading{
-		Node: nodeName(b, item.Node), From: item.Start, To: item.End, What: itemWords(item), GPUMicros: item.GPU,
+		Node: nodeName(b, item.Node), From: item.Start, To: item.End, What: itemWords(item), GPUMicros: item.GPU, PodUID: item.PodUID,
 	}
 	if b.Currency != "" {
 		r.Hour, r.Discount, r.Entry, r.Version = item.Price.Hour.String(), item.Price.Discount.String(), item.Price.Entry, item.Price.Version
-		r.List, r.Net = item.List.String(), item.Net.String()
+		r.List, r.Net, r.Free, r.Quotas = item.List.String(), item.Net.String(), item.Free, item.Quotas
+		if !item.Idle.IsZero() {
+			r.Idle = item.Idle.String()
+		}
 	}
 	return r
 }
@@ -210,6 +257,9 @@ func itemWords(item *bill.Item) string {
 	}
 	if item.Container != "" {
 		who += "/" + item.Container
+	}
+	if item.PodUID != "" {
+		who += " (" + item.PodUID + ")"
 	}
 	words := []string{who, item.Resource, string(item.Mode), item.Profile, string(item.Card)}
 	if item.Correction != nil {

@@ -58,7 +58,8 @@ func (x *explanation) follow(ctx context.Context, b *bill.Bill, readers []*ledge
 	for _, r := range slices.Backward(readers) {
 		id, err := r.Identity()
 		if err != nil {
-			return err
+			x.Notes = append(x.Notes, err.Error())
+			continue
 		}
 		byLedger[id.LedgerID] = r
 	}

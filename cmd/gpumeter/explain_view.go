@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -58,22 +59,54 @@ func (x *explanation) writeReadings(b *strings.Builder) {
 	b.WriteString("\nWhat it is made of\n\n")
 	table := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprint(table, "FROM\tTO\tNODE\tWHAT\tGPU-HOURS")
+	idle := slices.ContainsFunc(x.Readings, func(r explainedReading) bool { return r.Idle != "" })
 	if x.Currency != "" {
 		fmt.Fprintf(table, "\t%s/H\tDISCOUNT\tPRICE ENTRY\tLIST\tNET", x.Currency)
 	}
+	if idle {
+		fmt.Fprint(table, "\tIDLE SHARE")
+	}
 	fmt.Fprintln(table)
 	for i := range x.Readings {
-		r := &x.Readings[i]
+		r, item := &x.Readings[i], &x.items[i]
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s", x.stamp(r.From), x.stamp(r.To), oneLine(r.Node), orDash(r.What), gpuHours(r.GPUMicros))
 		if x.Currency != "" {
-			item := &x.items[i]
-			fmt.Fprintf(table, "\t%s\t%s %%\t%s (%s)\t%.6f\t%.6f", r.Hour, r.Discount, oneLine(r.Entry), oneLine(r.Version), item.List.Float64(), item.Net.Float64())
+			fmt.Fprintf(table, "\t%s\t%s\t%s (%s)\t%.6f\t%.6f", r.Hour, r.takenOff(), oneLine(r.Entry), oneLine(r.Version), item.List.Float64(), item.Net.Float64())
+		}
+		if idle {
+			fmt.Fprintf(table, "\t%.6f", item.Idle.Float64())
 		}
 		fmt.Fprintln(table)
 	}
 	// A strings.Builder takes everything.
 	_ = table.Flush()
 	fmt.Fprintf(b, "\n%s: %s GPU-hours\n", many(len(x.Readings), "item"), gpuHours(x.GPUMicros))
+	x.writeCosts(b)
+}
+
+// takenOff is the discount, with what quotas gave for nothing.
+func (r *explainedReading) takenOff() string {
+	text := r.Discount + " %"
+	if r.Free != 0 {
+		text += fmt.Sprintf(", %s h free (%s)", gpuHours(r.Free), oneLine(strings.Join(r.Quotas, ", ")))
+	}
+	return text
+}
+
+// writeCosts shows the amounts of the row, which are rounded once for all of it.
+func (x *explanation) writeCosts(b *strings.Builder) {
+	c := x.Costs
+	if c == nil {
+		return
+	}
+	fmt.Fprintf(b, "%s: list %s - discount %s = net %s", x.Currency, c.List, c.Discount, c.Net)
+	if c.Idle != "" {
+		fmt.Fprintf(b, "; share of what nobody held (%s) %s", c.Policy, c.Idle)
+	}
+	if c.Adjustment != "" {
+		fmt.Fprintf(b, "; adjustment for earlier periods %s", c.Adjustment)
+	}
+	fmt.Fprintf(b, "; total %s\n", c.Total)
 }
 
 func (x *explanation) writeIntervals(b *strings.Builder) {

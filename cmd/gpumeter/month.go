@@ -111,13 +111,21 @@ func lastMonth(now time.Time) (from, to time.Time) {
 	return time.Date(year, month-1, 1, 0, 0, 0, 0, time.UTC), time.Date(year, month, 1, 0, 0, 0, 0, time.UTC)
 }
 
-// mondayBefore is the midnight of the last Monday at or before t.
-func mondayBefore(t time.Time) time.Time { return t.AddDate(0, 0, -(int(t.Weekday())+6)%7) }
+// mondayBefore is the midnight of the last Monday at or before t, in UTC.
+func mondayBefore(t time.Time) time.Time {
+	year, month, day := t.UTC().Date()
+	return time.Date(year, month, day-(int(t.UTC().Weekday())+6)%7, 0, 0, 0, 0, time.UTC)
+}
 
 // monthReport meters a simulated month into a ledger in dir, makes the bill of it, and shows it: on w, and as a page
 // of which it gives the name.
 func monthReport(ctx context.Context, dir string, now time.Time, w, stderr io.Writer) (string, error) {
 	from, to := lastMonth(now)
+	return simulatedReport(ctx, dir, from, to, now, w, stderr)
+}
+
+// simulatedReport is monthReport for any time that begins at midnight.
+func simulatedReport(ctx context.Context, dir string, from, to, now time.Time, w, stderr io.Writer) (string, error) {
 	scenario, err := sim.LoadShipped(monthScenario)
 	if err != nil {
 		return "", err

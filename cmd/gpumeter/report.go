@@ -54,6 +54,10 @@ type reporter struct {
 
 func reportCommand(stdout, stderr io.Writer) *cli.Command {
 	r := &reporter{stdin: os.Stdin, stdout: stdout, stderr: stderr, now: time.Now}
+	return r.command()
+}
+
+func (r *reporter) command() *cli.Command {
 	return &cli.Command{
 		Name:  "report",
 		Usage: "say who consumed how much of which GPUs, and what it costs",
@@ -98,6 +102,9 @@ func (r *reporter) check() error {
 		if _, err := formatOf(name); err != nil {
 			return err
 		}
+	}
+	if r.wants(formatFOCUS) && r.bill.prices == "" {
+		return errors.New("FOCUS is of costs: give a price book with --prices")
 	}
 	return nil
 }

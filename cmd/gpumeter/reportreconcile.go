@@ -46,7 +46,7 @@ func (r *reporter) reconcile(ctx context.Context, b *billing, p *progress) error
 		return err
 	}
 	if slices.ContainsFunc(differences, ledger.Difference.Serious) {
-		return &exitError{code: exitUnbalanced, err: errors.New("Prometheus and the ledgers do not agree; it says where")}
+		return &exitError{code: exitUnbalanced, err: errors.New("the ledgers and Prometheus do not agree; it says where")}
 	}
 	return verdict(made)
 }
@@ -59,6 +59,10 @@ func readAlike(ctx context.Context, readers ledgerSource, theirs ledger.Usage, q
 		one := q
 		one.Boundaries, one.Detail = theirs.Boundaries, ledger.DetailSeries
 		u, err := r.Usage(ctx, one)
+		if err != nil && ctx.Err() == nil {
+			// The report names it; it stands here as a ledger that is not there.
+			continue
+		}
 		if err != nil {
 			return ledger.Usage{}, err
 		}
@@ -120,8 +124,8 @@ func showDifferences(w io.Writer, all []ledger.Difference, theirs ledger.Usage) 
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "NODE\tWHAT\tPROMETHEUS\tLEDGER\tDIFFERENCE\tWHY\t")
 	for _, d := range all[:min(len(all), reconciledRows)] {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t\n", cmp.Or(d.Node, d.LedgerID), subject(d),
-			hours(d.Prometheus), hours(d.Ledger), hours(d.Prometheus-d.Ledger), cmp.Or(d.Text, d.Why))
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t\n", oneLine(cmp.Or(d.Node, d.LedgerID)), oneLine(subject(d)),
+			hours(d.Prometheus), hours(d.Ledger), hours(d.Prometheus-d.Ledger), oneLine(cmp.Or(d.Text, d.Why)))
 	}
 	if err := tw.Flush(); err != nil {
 		return err

@@ -116,6 +116,16 @@ type Sums struct {
 	WastedCost decimal.Decimal
 }
 
+// Plus is both together.
+func (s Sums) Plus(o Sums) Sums {
+	return Sums{
+		GPUHours: s.GPUHours.Add(o.GPUHours), UsedHours: s.UsedHours.Add(o.UsedHours), WastedHours: s.WastedHours.Add(o.WastedHours),
+		MemoryHours: s.MemoryHours.Add(o.MemoryHours), Energy: s.Energy.Add(o.Energy), ListCost: s.ListCost.Add(o.ListCost),
+		Discount: s.Discount.Add(o.Discount), NetCost: s.NetCost.Add(o.NetCost), IdleCost: s.IdleCost.Add(o.IdleCost),
+		Adjustment: s.Adjustment.Add(o.Adjustment), TotalCost: s.TotalCost.Add(o.TotalCost), WastedCost: s.WastedCost.Add(o.WastedCost),
+	}
+}
+
 // Row is one line of the bill.
 type Row struct {
 	// ID is stable: the same row of a period that begins at the same time has the same one, whatever else is asked for.

@@ -102,7 +102,7 @@ func addsUp(t testing.TB, b *Bill) {
 				t.Fatalf("row %v: %s does not hold: %s and %s", r.Keys, c.what, c.left, c.right)
 			}
 		}
-		sum = plus(sum, r.Sums)
+		sum = sum.Plus(r.Sums)
 	}
 	if got, want := fmt.Sprint(listed(sum)), fmt.Sprint(listed(b.Total)); got != want {
 		t.Fatalf("the rows add up to\n%s\nand the total is\n%s", got, want)
@@ -134,15 +134,6 @@ func listed(s Sums) []string {
 		out = append(out, d.String())
 	}
 	return out
-}
-
-func plus(a, b Sums) Sums {
-	return Sums{
-		GPUHours: a.GPUHours.Add(b.GPUHours), UsedHours: a.UsedHours.Add(b.UsedHours), WastedHours: a.WastedHours.Add(b.WastedHours),
-		MemoryHours: a.MemoryHours.Add(b.MemoryHours), Energy: a.Energy.Add(b.Energy), ListCost: a.ListCost.Add(b.ListCost),
-		Discount: a.Discount.Add(b.Discount), NetCost: a.NetCost.Add(b.NetCost), IdleCost: a.IdleCost.Add(b.IdleCost),
-		Adjustment: a.Adjustment.Add(b.Adjustment), TotalCost: a.TotalCost.Add(b.TotalCost), WastedCost: a.WastedCost.Add(b.WastedCost),
-	}
 }
 
 // lines are the rows as short texts: kind, keys, cause, hours, total cost.

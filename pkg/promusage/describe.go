@@ -85,14 +85,8 @@ func (r *report) describe(ctx context.Context, c *cells) error {
 				a.Created = wallTime(s.values[0])
 			}
 		}
-		infos, err := r.asker.read(ctx, r.registers.info, b.ids, last, r.source.lookbacks())
-		if err != nil {
+		if err := r.describeLedgers(ctx, b); err != nil {
 			return err
-		}
-		for _, s := range infos {
-			if a := r.account(s.ledger); a != nil {
-				a.Node, a.Cluster = s.id[0], s.id[1]
-			}
 		}
 		labels, err := r.asker.read(ctx, r.registers.nodeLabels, b.ids, last, r.source.lookbacks())
 		if err != nil {
@@ -116,6 +110,32 @@ func (r *report) describe(ctx context.Context, c *cells) error {
 		}
 	}
 	return r.indexCards(ctx, c)
+}
+
+// describeLedgers reads what the ledgers said of themselves at the beginning and at the end.
+func (r *report) describeLedgers(ctx context.Context, b batch) error {
+	ends := []time.Time{b.moments[0], b.moments[len(b.moments)-1]}
+	if len(b.moments) == 1 {
+		ends = ends[:1]
+	}
+	infos, err := r.asker.read(ctx, r.registers.info, b.ids, ends, r.source.lookbacks())
+	if err != nil {
+		return err
+	}
+	for _, s := range infos {
+		a := r.account(s.ledger)
+		if a == nil {
+			continue
+		}
+		node, cluster, policy := s.id[0], s.id[1], s.id[2]
+		if !math.IsNaN(s.values[len(ends)-1]) {
+			a.Node, a.Cluster = node, cluster
+		}
+		if i, known := slices.BinarySearch(a.Policies, policy); !known && policy != "" {
+			a.Policies = slices.Insert(a.Policies, i, policy)
+		}
+	}
+	return nil
 }
 
 // readings are when what was read was committed. Where a moment is not a boundary, that is not known yet.
@@ -297,7 +317,9 @@ func (r *report) kubeLabels(ctx context.Context, at time.Time, part time.Duratio
 // collect puts the cells in order: by node, window and name.
 func (r *report) collect(c *cells) {
 	for _, h := range c.held {
-		r.usage.Held = append(r.usage.Held, *h)
+		if h.Used = ledger.KnownUse(h.Used, h.GPU); h.Used != nil || h.Quantity != (ledger.Quantity{}) {
+			r.usage.Held = append(r.usage.Held, *h)
+		}
 	}
 	slices.SortFunc(r.usage.Held, func(x, y ledger.Held) int {
 		return cmp.Or(cmp.Compare(x.Node, y.Node), cmp.Compare(x.Window, y.Window), cmp.Compare(x.Namespace, y.Namespace),

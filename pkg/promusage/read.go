@@ -57,14 +57,18 @@ func escapeRegexp(s string) string {
 	return b.String()
 }
 
-// query asks for what is not 0: most registers are, such as causes that a card never had, and one that is not there
-// counts as 0.
+// query asks for what is not 0, unless 0 is an answer: most registers are, such as causes that a card never had, and one
+// that is not there counts as 0.
 func (r register) query(selector string, back lookbacks) string {
 	if r.matcher != "" {
 		selector = "{" + r.matcher + "," + strings.TrimPrefix(selector, "{")
 	}
-	return fmt.Sprintf("max by (%s) (last_over_time(%s%s[%s]) or last_over_time(%s%s[%s])) > 0",
+	query := fmt.Sprintf("max by (%s) (last_over_time(%s%s[%s]) or last_over_time(%s%s[%s]))",
 		r.by(), r.metric, selector, span(back.raw), r.rule, selector, span(back.rule))
+	if r.zeros {
+		return query
+	}
+	return query + " > 0"
 }
 
 // span is a duration in PromQL.

@@ -18,6 +18,8 @@ type register struct {
 	labels []string
 	// matcher narrows it, where it is not empty.
 	matcher string
+	// zeros says that 0 is an answer, and not the same as not being there.
+	zeros bool
 }
 
 // ledgerLabel is on every register; no node has another's.
@@ -72,6 +74,9 @@ func allRegisters() registers {
 	created.rule = "gpumeter:ledger_created_timestamp:hourly"
 	gaps := kept("gpumeter_observation_gap_seconds_total", "reason")
 	gaps.rule = "gpumeter:observation_gap:hourly"
+	namespacesUsed := kept("gpumeter_namespace_used_gpu_seconds_total", used(series)...)
+	podsUsed := kept("gpumeter_pod_used_gpu_seconds_total", used(pods)...)
+	namespacesUsed.zeros, podsUsed.zeros = true, true
 	return registers{
 		info:    kept("gpumeter_ledger_info", "node", "cluster", "policy"),
 		created: created, commit: commit, sequence: kept("gpumeter_ledger_sequence"), gaps: gaps,
@@ -80,9 +85,8 @@ func allRegisters() registers {
 		capacity:   quantities("capacity", card...), allocated: quantities("allocated", card...),
 		rest: quantities("unallocated", cause...), corrected: quantities("corrected", cause...),
 		namespaces: quantities("namespace", series...), pods: quantities("pod", pods...),
-		namespacesUsed: kept("gpumeter_namespace_used_gpu_seconds_total", used(series)...),
-		podsUsed:       kept("gpumeter_pod_used_gpu_seconds_total", used(pods)...),
-		podsInfo:       kept("gpumeter_pod_info", "namespace", "pod", "pod_uid", "workload", "workload_kind"),
+		namespacesUsed: namespacesUsed, podsUsed: podsUsed,
+		podsInfo: kept("gpumeter_pod_info", "namespace", "pod", "pod_uid", "workload", "workload_kind"),
 	}
 }
 

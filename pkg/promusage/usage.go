@@ -251,7 +251,7 @@ func (r *report) takeUp(t task, node int, s sighting, peaks []float64) {
 		switch {
 		case difference < 0:
 			r.reset(node, t.register, w)
-		case difference > 0:
+		case difference > 0 || t.register.zeros:
 			t.take(node, s.id, w, difference)
 		}
 	}

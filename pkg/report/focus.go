@@ -40,7 +40,7 @@ func FOCUSVersions() []string { return []string{"1.2", "1.3"} }
 // origin, those that nobody held among them, add up to exactly 1; 1.3 has columns for that, in 1.2 they are custom
 // ones. ListCost and ContractedCost are the exact products of quantity and list price, since an allocated charge has its
 // origin's unit prices; discounts, quotas and the share of what nobody held are in EffectiveCost and BilledCost, whose
-// sum is the bill's total: an Adjustment for its rounding to whole cents comes last.
+// sum is the bill's total: an Adjustment for the rounding of its amounts comes last.
 func FOCUS(w io.Writer, b *bill.Bill, version string, o FOCUSOptions) error {
 	if !slices.Contains(FOCUSVersions(), version) {
 		return fmt.Errorf("write the report as FOCUS %s: want version %s", version, strings.Join(FOCUSVersions(), " or "))

@@ -103,7 +103,7 @@ func chargeColumns() []focusColumn {
 		}),
 		{"ChargeDescription", func(b *bill.Bill, _ *FOCUSOptions, c *charge) value {
 			if c.item == nil {
-				return ours("Rounding of the bill to whole cents")
+				return ours("Rounding of the amounts on the bill")
 			}
 			return foreign(fmt.Sprintf("%s, GPU %d of node %s, at %s %s per GPU-hour", skuOf(c.item), c.item.CardIndex, c.node.Node, c.item.Price.Hour, b.Currency))
 		}},

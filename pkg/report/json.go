@@ -91,6 +91,7 @@ type documentItem struct {
 	Workload     string                 `json:"workload,omitempty"`
 	Labels       map[string]string      `json:"labels,omitempty"`
 	Card         gpu.UUID               `json:"gpu,omitempty"`
+	CardIndex    *int                   `json:"gpu_index,omitempty"`
 	GPUInstance  *int                   `json:"gpu_instance,omitempty"`
 	Cause        sharing.Cause          `json:"unallocated_reason,omitempty"`
 	GPU          int64                  `json:"gpu_microseconds"`
@@ -106,9 +107,13 @@ type documentPrice struct {
 	Discount decimal.Decimal `json:"discount_percent"`
 	Sources  []string        `json:"discounts,omitempty"`
 	Entry    string          `json:"entry"`
-	// List and Net are exact rational numbers, "number/number".
+	// Free is what Quotas gave for nothing.
+	Free   int64    `json:"free_gpu_microseconds,omitempty"`
+	Quotas []string `json:"quotas,omitempty"`
+	// List, Net and Idle are exact rational numbers, "number/number".
 	List sharing.Fraction `json:"list_cost_exact"`
 	Net  sharing.Fraction `json:"net_cost_exact"`
+	Idle sharing.Fraction `json:"idle_share_cost_exact"`
 }
 
 type documentCorrection struct {
@@ -125,6 +130,7 @@ type documentNode struct {
 	LedgerID     string            `json:"ledger_id"`
 	Created      *time.Time        `json:"created"`
 	Labels       map[string]string `json:"labels,omitempty"`
+	Policies     []string          `json:"mig_policies,omitempty"`
 	GPUs         int               `json:"gpus"`
 	Completeness decimal.Decimal   `json:"completeness_percent"`
 	Missing      []documentAbsence `json:"missing"`
@@ -226,11 +232,17 @@ func itemOf(b *bill.Bill, item *bill.Item) documentItem {
 		Labels: item.Labels, Card: item.Card, Cause: item.Cause,
 		GPU: item.GPU, Energy: item.Energy, Memory: item.Memory, Used: item.Used,
 	}
+	if item.Card != "" {
+		d.CardIndex = &item.CardIndex
+	}
 	if item.Card != "" && item.GPUInstance != gpu.NoInstance {
 		d.GPUInstance = &item.GPUInstance
 	}
 	if priced(b) {
-		d.Price = &documentPrice{item.Price.Hour, item.Price.Discount, item.Price.Sources, item.Price.Entry, item.List, item.Net}
+		d.Price = &documentPrice{
+			Hour: item.Price.Hour, Discount: item.Price.Discount, Sources: item.Price.Sources, Entry: item.Price.Entry,
+			Free: item.Free, Quotas: item.Quotas, List: item.List, Net: item.Net, Idle: item.Idle,
+		}
 	}
 	if c := item.Correction; c != nil {
 		d.Correction = &documentCorrection{c.From, c.FromTime.In(b.Zone), c.ToTime.In(b.Zone), c.Reason, c.Refers}
@@ -240,7 +252,7 @@ func itemOf(b *bill.Bill, item *bill.Item) documentItem {
 
 func nodeOf(b *bill.Bill, n *bill.Node) documentNode {
 	d := documentNode{
-		Cluster: n.Cluster, Node: n.Node, LedgerID: n.LedgerID, Labels: n.Labels, GPUs: n.GPUs, Completeness: n.Completeness,
+		Cluster: n.Cluster, Node: n.Node, LedgerID: n.LedgerID, Labels: n.Labels, Policies: n.Policies, GPUs: n.GPUs, Completeness: n.Completeness,
 		Missing: absencesOf(b, n.Missing), Gaps: absencesOf(b, n.Gaps),
 	}
 	if !n.Created.IsZero() {

@@ -75,7 +75,10 @@ as long as the kubelet is silent so that nobody can see whether it has ended; ` 
   ` + "`increase()`" + ` extrapolates and is no bill.
 - ` + "`basis`" + ` says what a measured quantity rests on: energy of a holder is measured where it held the whole GPU (` + "`device`" + `), else its share of what
   is (` + "`share`" + `); use is the engine's activity (` + "`gr_engine`" + `), the time in which any kernel ran (` + "`gpu_util`" + `), or an equal part of either among those
-  who share (` + "`equal`" + `). What was used is charged to nobody.
+  who share (` + "`equal`" + `), each of whom is credited with what it held at most: one who holds a quarter alone has used a quarter at most, and what the
+  GPU did beyond that is nobody's. So used is never more than held. What was used is charged to nobody.
+- ` + "`gpumeter_observation_gap_seconds_total{reason=\"stall\"}`" + ` counts where the exporter ran and did not look for more than three intervals and more than ten seconds, as
+  when it was frozen. Who is proven to have held a GPU before and after is charged for it, the rest is ` + "`unobserved`" + `.
 - Memory over time is by memory slices and replicas: what was held, not what was filled.
 
 Prometheus renames ` + "`namespace`, `pod` and `container`" + ` to ` + "`exported_namespace`" + ` and so on where its own target has such labels and the scrape does not say

@@ -38,7 +38,7 @@ func (s *screen) String() string {
 }
 
 func gpumeter(ctx context.Context, out io.Writer, args ...string) error {
-	return command(out, out).Run(ctx, append([]string{"gpumeter"}, args...))
+	return command(out, out, time.Now).Run(ctx, append([]string{"gpumeter"}, args...))
 }
 
 func TestDemoSaysWhatItSimulatesAndAddsUp(t *testing.T) {

@@ -32,8 +32,8 @@ type explainer struct {
 	now            func() time.Time
 }
 
-func explainCommand(stdout, stderr io.Writer) *cli.Command {
-	e := &explainer{stdin: os.Stdin, stdout: stdout, stderr: stderr, now: time.Now}
+func explainCommand(stdout, stderr io.Writer, now func() time.Time) *cli.Command {
+	e := &explainer{stdin: os.Stdin, stdout: stdout, stderr: stderr, now: now}
 	return &cli.Command{
 		Name:      "explain",
 		Usage:     "say what is behind a row of a report: intervals, parts, prices and events",
@@ -73,13 +73,13 @@ func (e *explainer) run(ctx context.Context, row string) error {
 	if err != nil {
 		return err
 	}
-	x, err := explain(made, row, len(b.query.Namespaces)+len(b.query.Pods) > 0)
+	x, err := explain(made, row)
 	if err != nil {
 		return err
 	}
 	if b.ledgers != nil {
 		p.say("reading intervals")
-		if err := x.follow(ctx, made, b.ledgers); err != nil {
+		if err := x.follow(ctx, made, b.ledgers, b.query.Nodes); err != nil {
 			return err
 		}
 	}
@@ -181,14 +181,13 @@ type explainedReading struct {
 	PodUID string   `json:"pod_uid,omitempty"`
 }
 
-// explain finds a row by its id or the beginning of it; without one it takes what was held where the answer is
-// filtered, else all.
-func explain(b *bill.Bill, id string, held bool) (*explanation, error) {
+// explain finds a row by its id or the beginning of it; without one it takes all of the bill.
+func explain(b *bill.Bill, id string) (*explanation, error) {
 	x := &explanation{From: b.From, To: b.To, Source: b.Source, Currency: b.Currency, Notes: b.Notes, zone: b.Zone}
 	var found []*bill.Row
 	for i := range b.Rows {
 		r := &b.Rows[i]
-		if id != "" && strings.HasPrefix(r.ID, id) || id == "" && (!held || r.Kind != bill.KindUnallocated) {
+		if strings.HasPrefix(r.ID, id) {
 			found = append(found, r)
 		}
 	}
@@ -249,7 +248,7 @@ func nodeName(b *bill.Bill, n int) string { return cmp.Or(b.Nodes[n].Node, b.Nod
 // itemWords say what an item is of.
 func itemWords(item *bill.Item) string {
 	if item.Cause != "" && item.Correction == nil {
-		return fmt.Sprintf("%s of GPU %d", item.Cause, item.CardIndex)
+		return oneLine(fmt.Sprintf("%s of GPU %d %s", item.Cause, item.CardIndex, item.Card))
 	}
 	who := item.Namespace
 	if item.Pod != "" {

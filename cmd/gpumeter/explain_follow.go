@@ -27,6 +27,7 @@ type explainedInterval struct {
 	Millis    int64  `json:"milliseconds"`
 	GPUMicros int64  `json:"gpu_microseconds"`
 	Holder    string `json:"holder,omitempty"`
+	PodUID    string `json:"pod_uid,omitempty"`
 	Cause     string `json:"cause,omitempty"`
 	Seats     int    `json:"seats,omitempty"`
 	Of        int    `json:"of,omitempty"`
@@ -52,10 +53,14 @@ type explainedFact struct {
 // span is a time that was asked of one ledger.
 type span struct{ from, to time.Time }
 
-// follow finds the intervals and events in the ledgers.
-func (x *explanation) follow(ctx context.Context, b *bill.Bill, readers []*ledger.Reader) error {
+// follow finds the intervals and events in the ledgers, those of nodes first where there are copies.
+func (x *explanation) follow(ctx context.Context, b *bill.Bill, readers []*ledger.Reader, nodes []string) error {
 	byLedger := map[string]*ledger.Reader{}
-	for _, r := range slices.Backward(readers) {
+	distinct, err := ledger.Distinct(ctx, readers, nodes)
+	if err != nil {
+		return err
+	}
+	for _, r := range distinct {
 		id, err := r.Identity()
 		if err != nil {
 			x.Notes = append(x.Notes, err.Error())
@@ -150,7 +155,7 @@ func intervalOf(node string, i *ledger.Interval, amount sharing.Fraction) explai
 		Opened: i.Opened, Closed: i.Closed, Began: i.Began, Ended: i.Ended,
 	}
 	if i.Holder != (sharing.Holder{}) {
-		e.Holder = i.Holder.Namespace + "/" + i.Holder.Pod + "/" + i.Holder.Container
+		e.Holder, e.PodUID = i.Holder.Namespace+"/"+i.Holder.Pod+"/"+i.Holder.Container, i.Holder.PodUID
 	}
 	if !i.Weight.IsZero() {
 		e.Weight = i.Weight.String()

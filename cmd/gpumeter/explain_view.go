@@ -113,6 +113,7 @@ func (x *explanation) writeIntervals(b *strings.Builder) {
 	b.WriteString("\nIntervals\n\n")
 	table := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "FROM\tTO\tSECONDS\tNODE\tGPU\tDEVICE\tWHO\tSEATS\tWEIGHT\tPART\tGPU-SECONDS\tRECORDS\tBEGAN\tENDED")
+	namesakes := x.namesakes()
 	for i := range x.Intervals {
 		v := &x.Intervals[i]
 		who := v.Holder
@@ -122,6 +123,9 @@ func (x *explanation) writeIntervals(b *strings.Builder) {
 		weight := orDash(v.Weight)
 		if v.Policy != "" && v.Weight != "1" && v.Weight != "" {
 			weight += " (" + oneLine(v.Policy) + ")"
+		}
+		if namesakes[v.Holder] {
+			who += " (" + v.PodUID + ")"
 		}
 		began, ended := v.Began, v.Ended
 		if began == ledger.CloseGap && ended == ledger.CloseGap && v.Cause == "" {
@@ -138,6 +142,19 @@ func (x *explanation) writeIntervals(b *strings.Builder) {
 		return
 	}
 	fmt.Fprintf(b, ", which is NOT the row: %d µs apart\n", x.Sum-x.GPUMicros)
+}
+
+// namesakes are the holders that several pods had the name of, one after the other: their lines look alike.
+func (x *explanation) namesakes() map[string]bool {
+	uids, several := map[string]string{}, map[string]bool{}
+	for i := range x.Intervals {
+		v := &x.Intervals[i]
+		if uid, known := uids[v.Holder]; known && uid != v.PodUID {
+			several[v.Holder] = true
+		}
+		uids[v.Holder] = v.PodUID
+	}
+	return several
 }
 
 func (x *explanation) writeEvents(b *strings.Builder) {

@@ -176,7 +176,7 @@ func ask(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	t.Setenv("SUDO_USER", "alice")
 	var out, noise bytes.Buffer
-	err := command(&out, &noise).Run(t.Context(), append([]string{"gpumeter"}, args...))
+	err := command(&out, &noise, func() time.Time { return evening().now }).Run(t.Context(), append([]string{"gpumeter"}, args...))
 	code = exitCode(err, &noise)
 	return out.String(), noise.String(), code
 }

@@ -23,11 +23,13 @@ type bookkeeper struct {
 	dir  string
 	book *ledger.Book
 	at   ledger.Instant
+	// card is the GPU that lines and observations are of.
+	card gpu.UUID
 }
 
 func newBookkeeper(t *testing.T, node string) *bookkeeper {
 	t.Helper()
-	k := &bookkeeper{t: t, dir: t.TempDir(), at: ledger.Instant{BootID: "boot-1", Boot: 5_000_000, Wall: bookStart.UnixMilli()}}
+	k := &bookkeeper{t: t, card: "GPU-0", dir: t.TempDir(), at: ledger.Instant{BootID: "boot-1", Boot: 5_000_000, Wall: bookStart.UnixMilli()}}
 	k.open(node)
 	return k
 }
@@ -49,7 +51,13 @@ func (k *bookkeeper) stand(span time.Duration, facts []ledger.Fact, lines ...led
 	if err := k.book.Commit(); err != nil {
 		k.t.Fatal(err)
 	}
-	cards := []ledger.Card{{UUID: "GPU-0", Index: 0, Model: "NVIDIA H100 80GB HBM3", Memory: 81920}}
+	for i := range lines {
+		lines[i].Card = k.card
+		if lines[i].Device != "" {
+			lines[i].Device = k.card
+		}
+	}
+	cards := []ledger.Card{{UUID: k.card, Index: 0, Model: "NVIDIA H100 80GB HBM3", Memory: 81920}}
 	for left := span; ; left -= 10 * time.Second {
 		k.book.Observe(ledger.Observation{At: k.at, Cards: cards, Lines: lines, Facts: facts})
 		facts = nil

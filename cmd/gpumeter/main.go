@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/urfave/cli/v3"
 
@@ -24,7 +25,7 @@ func run() int {
 	defer stop()
 	// A second signal ends the process at once, whatever hangs.
 	context.AfterFunc(ctx, stop)
-	return exitCode(command(os.Stdout, os.Stderr).Run(ctx, os.Args), os.Stderr)
+	return exitCode(command(os.Stdout, os.Stderr, time.Now).Run(ctx, os.Args), os.Stderr)
 }
 
 // exitCode is the process's, after what is left to be said was said.
@@ -43,7 +44,8 @@ func exitCode(err error, stderr io.Writer) int {
 	return 1
 }
 
-func command(stdout, stderr io.Writer) *cli.Command {
+// command is gpumeter at the time that now tells.
+func command(stdout, stderr io.Writer, now func() time.Time) *cli.Command {
 	return &cli.Command{
 		Name:                  "gpumeter",
 		Usage:                 "the electricity meter of a GPU node",
@@ -53,8 +55,8 @@ func command(stdout, stderr io.Writer) *cli.Command {
 		ErrWriter:             stderr,
 		OnUsageError:          app.UsageError,
 		Commands: []*cli.Command{
-			demoCommand(stdout, stderr), doctorCommand(stdout, stderr), explainCommand(stdout, stderr), healthCommand(stdout),
-			pricesCommand(stdout, stderr), reportCommand(stdout, stderr), scenariosCommand(stdout), verifyCommand(stdout, stderr),
+			demoCommand(stdout, stderr), doctorCommand(stdout, stderr), explainCommand(stdout, stderr, now), healthCommand(stdout),
+			pricesCommand(stdout, stderr, now), reportCommand(stdout, stderr, now), scenariosCommand(stdout), verifyCommand(stdout, stderr, now),
 		},
 	}
 }

@@ -31,8 +31,8 @@ type priceCheck struct {
 	stderr  io.Writer
 }
 
-func pricesCommand(stdout, stderr io.Writer) *cli.Command {
-	c := &priceCheck{now: time.Now, stdin: os.Stdin, stdout: stdout, stderr: stderr}
+func pricesCommand(stdout, stderr io.Writer, now func() time.Time) *cli.Command {
+	c := &priceCheck{now: now, stdin: os.Stdin, stdout: stdout, stderr: stderr}
 	return &cli.Command{
 		Name:         "prices",
 		Usage:        "look at price books",

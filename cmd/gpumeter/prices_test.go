@@ -9,12 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // runPrices is gpumeter prices with arguments.
 func runPrices(args ...string) (stdout, stderr string, err error) {
 	var out, errs bytes.Buffer
-	err = pricesCommand(&out, &errs).Run(context.Background(), append([]string{"prices"}, args...))
+	err = pricesCommand(&out, &errs, time.Now).Run(context.Background(), append([]string{"prices"}, args...))
 	return out.String(), errs.String(), err
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/cmd/gpumeter-exporter/app"
 	"github.com/gpumeter/gpumeter/pkg/bill"
+	"github.com/gpumeter/gpumeter/pkg/ledger"
 	"github.com/gpumeter/gpumeter/pkg/report"
 )
 
@@ -52,8 +53,8 @@ type reporter struct {
 	now            func() time.Time
 }
 
-func reportCommand(stdout, stderr io.Writer) *cli.Command {
-	r := &reporter{stdin: os.Stdin, stdout: stdout, stderr: stderr, now: time.Now}
+func reportCommand(stdout, stderr io.Writer, now func() time.Time) *cli.Command {
+	r := &reporter{stdin: os.Stdin, stdout: stdout, stderr: stderr, now: now}
 	return r.command()
 }
 
@@ -71,7 +72,8 @@ func (r *reporter) command() *cli.Command {
 			&cli.StringFlag{Name: "view", Value: "finance", Destination: &r.view, Usage: "columns of the table: finance (prices and costs) or platform (what was used and wasted)"},
 			&cli.BoolFlag{Name: "totals", Destination: &r.totals, Usage: "with CSV: a last row with the totals"},
 			&cli.BoolFlag{Name: "items", Destination: &r.items, Usage: "with JSON: what each row is made of"},
-			&cli.BoolFlag{Name: "reconcile", Destination: &r.verify, Usage: "with --ledger and --prometheus: say where they disagree, and why"},
+			&cli.BoolFlag{Name: "reconcile", Destination: &r.verify,
+				Usage: "with --ledger and --prometheus: say where they disagree, and why: below the table, and with any other format in words on the standard error"},
 			&cli.StringFlag{Name: "focus-version", Value: "1.3", Destination: &r.focusVersion, Usage: "`VERSION` of FOCUS: " + strings.Join(report.FOCUSVersions(), " or ")},
 			&cli.StringFlag{Name: "focus-account", Destination: &r.focus.BillingAccountID, Usage: "`ID` of FOCUS' billing account (default: the cluster's name)"},
 			&cli.StringFlag{Name: "focus-account-name", Destination: &r.focus.BillingAccountName, Usage: "`NAME` of it"},
@@ -103,8 +105,12 @@ func (r *reporter) check() error {
 			return err
 		}
 	}
-	if r.wants(formatFOCUS) && r.bill.prices == "" {
+	switch {
+	case !r.wants(formatFOCUS):
+	case r.bill.prices == "":
 		return errors.New("FOCUS is of costs: give a price book with --prices")
+	case len(r.bill.source.tenants)+len(r.bill.source.pods) > 0:
+		return errors.New("FOCUS is of whole GPUs, of which --namespace and --pod keep parts: leave them out, and choose within the file (SubAccountId, x_Namespace)")
 	}
 	return nil
 }
@@ -158,12 +164,17 @@ func (r *reporter) run(ctx context.Context) error {
 // verdict is the exit code that a bill deserves; what is the matter stands in the report.
 func verdict(b *bill.Bill) error {
 	switch {
-	case b.Difference != 0 || len(b.Unbalanced) > 0:
+	case b.Difference != 0 || len(b.Unbalanced) > 0 || slices.ContainsFunc(b.Nodes, contradicted):
 		return &exitError{code: exitUnbalanced, err: errors.New("the report does not add up; it says where")}
 	case !b.Complete:
 		return &exitError{code: exitIncomplete, err: errors.New("the report is incomplete; it says what is missing")}
 	}
 	return nil
+}
+
+// contradicted reports whether a node's ledger does not come to what it says itself.
+func contradicted(n bill.Node) bool {
+	return slices.ContainsFunc(n.Missing, func(m ledger.Missing) bool { return m.Reason == ledger.MissingContradicted })
 }
 
 // write writes all that was asked for. A file is there whole or not at all.

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -125,7 +126,8 @@ func TestTheExitCodeSaysHowGoodAReportIs(t *testing.T) {
 	}{
 		{"it is all there", shiftFlags(whole), time.Time{}, 0, ""},
 		{"the exporter is gone", []string{"--ledger", young.dir, "--from", "2026-11-10T08:00", "--to", "2026-11-10T10:00"}, time.Time{}, exitIncomplete, "incomplete"},
-		{"the period goes on", shiftFlags(whole), bookStart.Add(time.Hour), exitIncomplete, "incomplete"},
+		{"the period goes on, and all is there until now", shiftFlags(whole), bookStart.Add(time.Hour), 0, ""},
+		{"the period is yet to come", shiftFlags(whole), bookStart.Add(-time.Hour), 1, "has not come yet"},
 		{"one of two ledgers cannot be read", shiftFlags(both), time.Time{}, exitIncomplete, "incomplete"},
 		{"none can", shiftFlags(broken), time.Time{}, 1, "gpumeter verify"},
 		{"nobody metered then", []string{"--ledger", whole, "--month", "2025-11"}, time.Time{}, 1, "nobody has metered anything in this period"},
@@ -369,5 +371,35 @@ func TestAnErrorToldByAnExitCodeIsNotHidden(t *testing.T) {
 	var noise bytes.Buffer
 	if code := exitCode(&exitError{code: exitIncomplete, err: errors.New("half")}, &noise); code != exitIncomplete || noise.String() != "gpumeter: half\n" {
 		t.Errorf("exit code %d, %q", code, noise.String())
+	}
+}
+
+func TestAReportOverADamagedLedgerIsNotComplete(t *testing.T) {
+	damaged := func(s string) string { return strings.Replace(s, `"part":"1/4"`, `"part":"1/5"`, 1) }
+	for _, tt := range []struct {
+		name string
+		harm func(t *testing.T, dir string)
+		want int
+		says string
+	}{
+		{"a changed record", func(t *testing.T, dir string) { rewrite(t, newestSegment(t, dir), damaged) }, exitIncomplete, "damaged"},
+		{"another line at the end", func(t *testing.T, dir string) {
+			rewrite(t, newestSegment(t, dir), func(s string) string {
+				lines := strings.SplitAfter(s, "\n")
+				last := lines[len(lines)-2]
+				text := strings.Replace(last[9:len(last)-1], "000 ", "001 ", 1)
+				lines[len(lines)-2] = fmt.Sprintf("%08x %s\n", crc32.Checksum([]byte(text), crc32.MakeTable(crc32.Castagnoli)), text)
+				return strings.Join(lines, "")
+			})
+		}, exitUnbalanced, "contradicted"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := shift(t)
+			tt.harm(t, dir)
+			out, noise, code := evening().report(t, shiftFlags(dir, "--format", "json")...)
+			if code != tt.want || !strings.Contains(out, tt.says) {
+				t.Errorf("exit code %d, want %d; %s\n%s", code, tt.want, noise, out)
+			}
+		})
 	}
 }

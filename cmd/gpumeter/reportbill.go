@@ -55,7 +55,7 @@ func (f *billFlags) flags() []cli.Flag {
 		&cli.StringFlag{Name: "namespaces", Category: category, Destination: &f.namespaces,
 			Usage: "`FILE` as of 'kubectl get namespaces -o json', for the labels of namespaces; - for the standard input"},
 		&cli.BoolFlag{Name: "kube-labels", Category: category, Destination: &f.kubeLabels,
-			Usage: "with --prometheus: take labels of pods, namespaces and nodes from kube-state-metrics' series too"},
+			Usage: "with --prometheus: take labels of pods, namespaces and nodes from kube-state-metrics' series too, in its writing: label:app_kubernetes_io_name"},
 		&cli.DurationFlag{Name: "lookback", Category: category, Value: promusage.DefaultLookback, Destination: &f.lookback,
 			Usage: "with --prometheus: how old a sample may be, as `TIME`, to be the reading at a moment"},
 		&cli.DurationFlag{Name: "rule-lookback", Category: category, Value: promusage.DefaultRuleLookback, Destination: &f.ruleLookback,
@@ -87,12 +87,17 @@ func grouping(words []string) []bill.Dimension {
 // billing is a bill that can be made: where from, of what, at which prices.
 type billing struct {
 	options bill.Options
-	query   ledger.Query
+	// query has the filters, for what is not made a bill of.
+	query ledger.Query
+	// ends is when the period ends that is billed up to now; zero where it has ended.
+	ends time.Time
 	// ledgers and prometheus are the sources that were given, nil for none.
 	ledgers    ledgerSource
 	prometheus *promusage.Source
 	// pods asks for the detail of pods whatever the rows are grouped by.
 	pods bool
+	// kubeNamespaces says that the labels of namespaces are to be had from prometheus.
+	kubeNamespaces bool
 }
 
 // open reads what the flags name.
@@ -105,19 +110,25 @@ func (f *billFlags) open(now time.Time, stdin io.Reader) (*billing, error) {
 		return nil, err
 	}
 	b := &billing{
-		options: bill.Options{From: p.From, To: p.To, Zone: p.Zone, ClosedOnly: p.ClosedOnly, Now: now},
-		query:   f.source.query(),
+		options: bill.Options{
+			From: p.From, To: p.To, Zone: p.Zone, ClosedOnly: p.ClosedOnly, Now: now,
+			Nodes: f.source.nodes, Namespaces: f.source.tenants, Pods: f.source.pods,
+		},
+		query: f.source.query(),
+		ends:  p.Ends,
 	}
-	b.options.Filtered = len(b.query.Namespaces) > 0 || len(b.query.Pods) > 0
 	b.options.GroupBy = grouping(f.groupBy)
 	if err := f.books(&b.options, stdin); err != nil {
 		return nil, err
+	}
+	if f.kubeLabels && f.source.prometheus != "" && b.options.NamespaceLabels == nil {
+		b.kubeNamespaces, b.options.NamespaceLabels = true, map[string]map[string]string{}
 	}
 	if err := b.options.Validate(); err != nil {
 		return nil, err
 	}
 	if len(f.source.ledgers) > 0 {
-		if b.ledgers, err = f.source.openLedgers(); err != nil {
+		if b.ledgers, err = f.source.openLedgers(func() time.Time { return now }); err != nil {
 			return nil, err
 		}
 	}
@@ -217,23 +228,30 @@ func (b *billing) source() usageSource {
 
 // make reads the consumption and makes the bill of it; with hours also what each GPU did by the hour.
 func (b *billing) make(ctx context.Context, from usageSource, hours bool, p *progress) (*bill.Bill, error) {
-	u, err := b.read(ctx, from, p)
+	u, err := b.read(ctx, from, bill.Query(b.options), p)
 	if err != nil {
 		return nil, err
 	}
-	metered := func(n ledger.NodeUsage) bool { return n.Created.Before(b.options.To) }
+	metered := func(n ledger.NodeUsage) bool { return n.Created.Before(b.options.To) && b.shows(n.Node) }
 	if !slices.ContainsFunc(u.Nodes, metered) {
 		return nil, errors.New("nobody has metered anything in this period: no ledger of it is known there (is the period right, and do the filters name something?)")
 	}
 	u.Notes = append(u.Notes, b.unmet(&u)...)
+	if !b.ends.IsZero() {
+		u.Notes = append(u.Notes, "until now: the period ends at "+b.ends.In(b.options.Zone).Format(time.RFC3339))
+	}
+	if b.kubeNamespaces {
+		if b.options.NamespaceLabels, err = b.prometheus.NamespaceLabels(ctx, b.options.From, b.options.To); err != nil {
+			return nil, err
+		}
+	}
 	made, err := bill.Make(u, b.options)
 	if err != nil || !hours {
 		return made, err
 	}
-	q := b.query
-	q.Boundaries, q.Detail = bill.HourBoundaries(b.options.From, b.options.To, b.options.Zone), ledger.DetailSeries
-	q.Progress = p.step("GPUs by the hour")
-	byHour, err := from.Usage(ctx, q)
+	byHour, err := from.Usage(ctx, ledger.Query{
+		Boundaries: bill.HourBoundaries(b.options.From, b.options.To, b.options.Zone), Nodes: b.options.Nodes, Progress: p.step("GPUs by the hour"),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -254,22 +272,32 @@ func (b *billing) unmet(u *ledger.Usage) []string {
 	}
 	held := func(of func(*ledger.Held) string) func(string) bool {
 		return func(name string) bool {
-			return slices.ContainsFunc(u.Held, func(h ledger.Held) bool { return of(&h) == name })
+			return slices.ContainsFunc(u.Held, func(h ledger.Held) bool { return of(&h) == name && b.shows(u.Nodes[h.Node].Node) })
 		}
 	}
-	note(b.query.Nodes, func(name string) bool {
+	note(b.options.Nodes, func(name string) bool {
 		return slices.ContainsFunc(u.Nodes, func(n ledger.NodeUsage) bool { return n.Node == name })
 	}, "--node %s: no node of that name is known in this period")
-	note(b.query.Namespaces, held(func(h *ledger.Held) string { return h.Namespace }), "--namespace %s: no such namespace held anything in this period")
-	note(b.query.Pods, held(func(h *ledger.Held) string { return h.Pod }), "--pod %s: no such pod held anything in this period")
+	note(b.options.Namespaces, held(func(h *ledger.Held) string { return h.Namespace }), "--namespace %s: no such namespace held anything in this period")
+	note(b.options.Pods, held(func(h *ledger.Held) string { return h.Pod }), "--pod %s: no such pod held anything in this period")
 	return notes
 }
 
-// read is the consumption that the bill is made of.
-func (b *billing) read(ctx context.Context, from usageSource, p *progress) (ledger.Usage, error) {
+// shows reports whether the filters keep a node.
+func (b *billing) shows(node string) bool {
+	return len(b.options.Nodes) == 0 || slices.Contains(b.options.Nodes, node)
+}
+
+// alike is what both sources are asked for to be held against each other: what the filters keep of the bill's windows.
+func (b *billing) alike() ledger.Query {
 	q := b.query
 	q.Boundaries, q.Detail = bill.Boundaries(b.options), bill.Detail(b.options)
-	if b.pods || len(q.Pods) > 0 {
+	return q
+}
+
+// read is the consumption that a query is for.
+func (b *billing) read(ctx context.Context, from usageSource, q ledger.Query, p *progress) (ledger.Usage, error) {
+	if b.pods {
 		q.Detail = ledger.DetailPods
 	}
 	q.Progress = p.step("consumption")

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/common/config"
 	"github.com/urfave/cli/v3"
@@ -70,8 +71,8 @@ func (f *sourceFlags) filterFlags() []cli.Flag {
 	const category = "Filter"
 	return []cli.Flag{
 		&cli.StringSliceFlag{Name: "node", Category: category, Destination: &f.nodes, Usage: "only this `NODE`; can be repeated"},
-		&cli.StringSliceFlag{Name: "namespace", Category: category, Destination: &f.tenants, Usage: "of what is held, only what this `NAMESPACE` holds; can be repeated"},
-		&cli.StringSliceFlag{Name: "pod", Category: category, Destination: &f.pods, Usage: "of what is held, only what this `POD` holds; can be repeated"},
+		&cli.StringSliceFlag{Name: "namespace", Category: category, Destination: &f.tenants, Usage: "only what this `NAMESPACE` holds, at what it costs in the whole bill; can be repeated"},
+		&cli.StringSliceFlag{Name: "pod", Category: category, Destination: &f.pods, Usage: "only what this `POD` holds, at what it costs in the whole bill; can be repeated"},
 	}
 }
 
@@ -159,8 +160,8 @@ func set(to *string, value string) {
 	}
 }
 
-// openLedgers opens all that --ledger names, each ledger once.
-func (f *sourceFlags) openLedgers() ([]*ledger.Reader, error) {
+// openLedgers opens all that --ledger names, each folder once.
+func (f *sourceFlags) openLedgers(now func() time.Time) ([]*ledger.Reader, error) {
 	var readers []*ledger.Reader
 	for _, dir := range f.ledgers {
 		found, err := ledger.FindLedgers(dir)
@@ -174,7 +175,7 @@ func (f *sourceFlags) openLedgers() ([]*ledger.Reader, error) {
 			}
 			known := func(r *ledger.Reader) bool { return r.Dir() == reader.Dir() }
 			if !slices.ContainsFunc(readers, known) {
-				readers = append(readers, reader)
+				readers = append(readers, reader.At(now))
 			}
 		}
 	}

@@ -17,6 +17,8 @@ import (
 // period is a time from one instant to another, end exclusive.
 type period struct {
 	From, To time.Time
+	// Ends is when it ends that was cut off at now; zero where it was not.
+	Ends time.Time
 	// Zone is that of its days.
 	Zone *time.Location
 	// ClosedOnly says that nothing of it may still change.
@@ -35,7 +37,7 @@ func (f *periodFlags) flags() []cli.Flag {
 		&cli.StringFlag{Name: "from", Category: category, Destination: &f.from,
 			Usage: "`TIME` at which the period begins: 2026-11-05, 2026-11, 2026-11-05T10:00, RFC 3339, or before now: -24h, -7d"},
 		&cli.StringFlag{Name: "to", Category: category, Destination: &f.to,
-			Usage: "`TIME` at which it ends, itself not within: a date means its midnight (default: now)"},
+			Usage: "`TIME` at which it ends, itself not within: a date means its midnight (default: now); one that is yet to come is now"},
 		&cli.StringFlag{Name: "month", Category: category, Destination: &f.month,
 			Usage: "`MONTH` instead of --from and --to: 2026-11, \"this\" or \"last\" (default: this; with --closed-only: last)"},
 		&cli.StringFlag{Name: "tz", Category: category, Value: "UTC", Destination: &f.zone, Sources: cli.EnvVars("GPUMETER_TZ"),
@@ -63,6 +65,12 @@ func (f *periodFlags) period(now time.Time) (period, error) {
 	}
 	if err != nil {
 		return period{}, err
+	}
+	if p.From.After(now) {
+		return period{}, fmt.Errorf("the period begins at %s, which has not come yet: take an earlier one", p.From.In(p.Zone).Format(time.RFC3339))
+	}
+	if p.To.After(now) && !p.ClosedOnly {
+		p.To, p.Ends = now, p.To
 	}
 	// Counters are shown to the millisecond.
 	p.From, p.To = p.From.Truncate(time.Millisecond), p.To.Truncate(time.Millisecond)
@@ -92,9 +100,6 @@ func (p *period) ofMonth(text string, now time.Time) error {
 		year, month = t.Year(), t.Month()
 	}
 	p.From, p.To = startOfDay(year, month, 1, p.Zone), startOfDay(year, month+1, 1, p.Zone)
-	if !p.ClosedOnly && p.From.Before(now) && p.To.After(now) {
-		p.To = now
-	}
 	return nil
 }
 

@@ -119,7 +119,8 @@ func TestPeriodsThatAreNoneAreRefused(t *testing.T) {
 		{"no from", periodFlags{zone: "UTC", from: "never"}, `--from "never"`},
 		{"no to", periodFlags{zone: "UTC", from: "-1h", to: "never"}, `--to "never"`},
 		{"backwards", periodFlags{zone: "UTC", from: "2026-11-02", to: "2026-11-01"}, "is empty"},
-		{"the future", periodFlags{zone: "UTC", from: "2027-01-01"}, "is empty"},
+		{"the future", periodFlags{zone: "UTC", from: "2027-01-01"}, "has not come yet"},
+		{"a month to come", periodFlags{zone: "UTC", month: "2027-01"}, "has not come yet"},
 		{"not closed", periodFlags{zone: "UTC", month: "this", closedOnly: true}, "has not come yet"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -9,14 +9,22 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/ledger"
 )
 
-// reconciledRows bounds how many differences are shown.
-const reconciledRows = 50
+const (
+	// reconciledRows bounds how many differences are shown, namedNodes how many nodes without a ledger are named.
+	reconciledRows = 50
+	namedNodes     = 10
+	// youngFor is how old a ledger is at most that two scrapes at the slowest usual pace, two minutes, may not know yet.
+	youngFor = 5 * time.Minute
+	// noReading is a Missing's word where Prometheus has no sample.
+	noReading = "no_reading"
+)
 
 // reconcile makes the report from the ledgers, and says where Prometheus disagrees.
 func (r *reporter) reconcile(ctx context.Context, b *billing, p *progress) error {
@@ -24,7 +32,7 @@ func (r *reporter) reconcile(ctx context.Context, b *billing, p *progress) error
 	if err != nil {
 		return err
 	}
-	theirs, err := b.read(ctx, b.prometheus, p)
+	theirs, err := b.read(ctx, b.prometheus, b.alike(), p)
 	if err != nil {
 		return err
 	}
@@ -41,11 +49,11 @@ func (r *reporter) reconcile(ctx context.Context, b *billing, p *progress) error
 	if r.format == formatTable {
 		w = r.stdout
 	}
-	differences := ledger.Reconcile(theirs, ours)
-	if err := showDifferences(w, differences, theirs); err != nil {
+	found := sorted(ledger.Reconcile(theirs, ours), ours, theirs)
+	if err := found.show(w, len(theirs.Nodes)); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(differences, ledger.Difference.Serious) {
+	if found.serious > 0 {
 		return &exitError{code: exitUnbalanced, err: errors.New("the ledgers and Prometheus do not agree; it says where")}
 	}
 	return verdict(made)
@@ -55,7 +63,11 @@ func (r *reporter) reconcile(ctx context.Context, b *billing, p *progress) error
 // not when they were taken.
 func readAlike(ctx context.Context, readers ledgerSource, theirs ledger.Usage, q ledger.Query) (ledger.Usage, error) {
 	all := ledger.Usage{Source: "ledger", Boundaries: theirs.Boundaries}
-	for _, r := range readers {
+	distinct, err := ledger.Distinct(ctx, readers, q.Nodes)
+	if err != nil {
+		return ledger.Usage{}, err
+	}
+	for _, r := range distinct {
 		one := q
 		one.Boundaries, one.Detail = theirs.Boundaries, ledger.DetailSeries
 		u, err := r.Usage(ctx, one)
@@ -114,24 +126,77 @@ func joined(a, b ledger.Usage) ledger.Usage {
 	return a
 }
 
-// showDifferences says in a table who disagrees by how much, and why.
-func showDifferences(w io.Writer, all []ledger.Difference, theirs ledger.Usage) error {
-	fmt.Fprintf(w, "\nPrometheus against the ledgers, of %d nodes in Prometheus:\n\n", len(theirs.Nodes))
-	if len(all) == 0 {
-		_, err := fmt.Fprintln(w, "They agree in every number, to the microsecond.")
+// reconciliation is what differs, as it is told.
+type reconciliation struct {
+	// told has the serious ones first, of each kind the largest first; serious counts them.
+	told    []ledger.Difference
+	serious int
+	// notGiven are the nodes of which Prometheus knows and no ledger was given, in the order of their names.
+	notGiven []string
+}
+
+// sorted puts apart what says that something is wrong.
+func sorted(all []ledger.Difference, ours, theirs ledger.Usage) reconciliation {
+	var r reconciliation
+	var harmless []ledger.Difference
+	ended := theirs.Boundaries[len(theirs.Boundaries)-1]
+	young := map[string]bool{}
+	for _, n := range slices.Concat(ours.Nodes, theirs.Nodes) {
+		young[n.LedgerID] = young[n.LedgerID] || n.Created.After(ended.Add(-youngFor))
+	}
+	for _, d := range all {
+		switch {
+		case d.Why == ledger.WhyNotGiven:
+			r.notGiven = append(r.notGiven, cmp.Or(d.Node, d.LedgerID))
+		case young[d.LedgerID] && (d.Why == ledger.WhyNotScraped || d.Why == noReading):
+			d.Text = fmt.Sprintf("the ledger of node %s is younger than %s: it was scraped less than twice", cmp.Or(d.Node, d.LedgerID), youngFor)
+			harmless = append(harmless, d)
+		case d.Serious():
+			r.told = append(r.told, d)
+		default:
+			harmless = append(harmless, d)
+		}
+	}
+	r.serious = len(r.told)
+	r.told = append(r.told, harmless...)
+	slices.Sort(r.notGiven)
+	r.notGiven = slices.Compact(r.notGiven)
+	return r
+}
+
+// show says in a table who disagrees by how much, and why.
+func (r *reconciliation) show(w io.Writer, nodes int) error {
+	fmt.Fprintf(w, "\nPrometheus against the ledgers, of %s in Prometheus:\n\n", many(nodes, "node"))
+	if len(r.notGiven) > 0 {
+		names := r.notGiven[:min(len(r.notGiven), namedNodes)]
+		fmt.Fprintf(w, "No ledger was given of %s: %s", many(len(r.notGiven), "node"), oneLine(strings.Join(names, ", ")))
+		if more := len(r.notGiven) - len(names); more > 0 {
+			fmt.Fprintf(w, " and %d more", more)
+		}
+		fmt.Fprint(w, ".\n")
+	}
+	if len(r.told) == 0 {
+		text := "They agree in every number, to the microsecond."
+		if len(r.notGiven) > 0 {
+			text = "The others agree in every number, to the microsecond."
+			if len(r.notGiven) == nodes {
+				text = "There is nothing left to hold against each other."
+			}
+		}
+		_, err := fmt.Fprintln(w, text)
 		return err
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "NODE\tWHAT\tPROMETHEUS\tLEDGER\tDIFFERENCE\tWHY\t")
-	for _, d := range all[:min(len(all), reconciledRows)] {
+	for _, d := range r.told[:min(len(r.told), reconciledRows)] {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t\n", oneLine(cmp.Or(d.Node, d.LedgerID)), oneLine(subject(d)),
 			hours(d.Prometheus), hours(d.Ledger), hours(d.Prometheus-d.Ledger), oneLine(cmp.Or(d.Text, d.Why)))
 	}
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	if more := len(all) - reconciledRows; more > 0 {
-		_, err := fmt.Fprintf(w, "… and %d smaller ones.\n", more)
+	if more := len(r.told) - reconciledRows; more > 0 {
+		_, err := fmt.Fprintf(w, "… and %d more, %d of all of them serious.\n", more, r.serious)
 		return err
 	}
 	return nil

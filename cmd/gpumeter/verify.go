@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,8 +30,8 @@ type verifier struct {
 	now            func() time.Time
 }
 
-func verifyCommand(stdout, stderr io.Writer) *cli.Command {
-	v := &verifier{stdout: stdout, stderr: stderr, now: time.Now}
+func verifyCommand(stdout, stderr io.Writer, now func() time.Time) *cli.Command {
+	v := &verifier{stdout: stdout, stderr: stderr, now: now}
 	return &cli.Command{
 		Name:  "verify",
 		Usage: "prove that a ledger, or what Prometheus has of it, adds up",
@@ -85,7 +86,7 @@ func (v *verifier) run(ctx context.Context) error {
 
 // ledgers verifies one after the other: each uses all processors.
 func (v *verifier) ledgers(ctx context.Context, p *progress) ([]ledgerProof, error) {
-	readers, err := v.source.openLedgers()
+	readers, err := v.source.openLedgers(v.now)
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +260,7 @@ func serverProofOf(v *promusage.Verification) *serverProof {
 	}
 	for _, n := range v.Nodes {
 		for _, m := range n.Missing {
-			s.Missing = append(s.Missing, missingProof{Node: n.Node, From: m.From, To: m.To, Reason: m.Reason, Text: m.Text})
+			s.Missing = append(s.Missing, missingProof{Node: cmp.Or(n.Node, n.LedgerID), From: m.From, To: m.To, Reason: m.Reason, Text: m.Text})
 		}
 	}
 	switch {

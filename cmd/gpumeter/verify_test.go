@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,22 @@ func TestVerifyEndsWithTheWorstThatItFound(t *testing.T) {
 				return strings.Join(append(lines[:5:5], lines[6:]...), "")
 			})
 		}, exitUnbalanced, []string{"CONTRADICTED", "chain"}},
+		{"the end cut off", func(t *testing.T, dir string) {
+			rewrite(t, newestSegment(t, dir), func(s string) string {
+				lines := strings.SplitAfter(s, "\n")
+				return strings.Join(lines[:len(lines)-3], "")
+			})
+		}, exitUnbalanced, []string{"CONTRADICTED", "2 records at the end are missing"}},
+		{"no totals", func(t *testing.T, dir string) {
+			if err := os.Remove(filepath.Join(dir, "book", "totals.db")); err != nil {
+				t.Fatal(err)
+			}
+		}, exitIncomplete, []string{"INCOMPLETE", "nothing can say"}},
+		{"a ledger put aside", func(t *testing.T, dir string) {
+			if err := os.Mkdir(filepath.Join(dir, "book.corrupt-20261101T000000Z"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}, exitIncomplete, []string{"INCOMPLETE", "put aside"}},
 		{"a line being written", func(t *testing.T, dir string) {
 			rewrite(t, newestSegment(t, dir), func(s string) string { return s + "0123abcd" })
 		}, 0, []string{"PROVEN", "not whole"}},
@@ -129,5 +146,27 @@ func TestWhatPrometheusLacksIsNoContradiction(t *testing.T) {
 				t.Errorf("exit code %d, %v:\n%s", v.exitCode(), err, &out)
 			}
 		})
+	}
+}
+
+func TestVerifySaysFromWhichRecordOnItProved(t *testing.T) {
+	k := newBookkeeper(t, "node-1")
+	for range 2 {
+		k.stand(time.Hour, nil, replica("ml", "train-0"), rest(3))
+		k.pass(24 * time.Hour)
+	}
+	k.stand(time.Hour, nil, rest(4))
+	k.close()
+	names, err := filepath.Glob(filepath.Join(k.dir, "book", "log-*.gml"))
+	if err != nil || len(names) < 2 {
+		t.Fatal(names, err)
+	}
+	if err := os.Remove(names[0]); err != nil {
+		t.Fatal(err)
+	}
+	out, _, code := ask(t, "verify", "--ledger", k.dir)
+	first, _, _ := strings.Cut(out, "\n")
+	if code != 0 || !strings.Contains(first, "PROVEN from record ") || !strings.Contains(first, "not here") || !strings.Contains(out, "no record from there on was changed") {
+		t.Errorf("exit code %d:\n%s", code, out)
 	}
 }

@@ -34,11 +34,11 @@ func (p *ledgerProof) write(b *strings.Builder) {
 	if p.Cluster != "" {
 		fmt.Fprintf(b, " in %s", oneLine(p.Cluster))
 	}
-	fmt.Fprintf(b, ": %s\n  %s\n", strings.ToUpper(p.Verdict), p.Dir)
+	fmt.Fprintf(b, ": %s%s\n  %s\n", strings.ToUpper(p.Verdict), p.since(), p.Dir)
 	fmt.Fprintf(b, "  %s records in %s, numbers %s to %s, from %s to %s\n",
 		grouped(p.Records), many(p.Files, "file"), grouped(p.First), grouped(p.Last), stamp(p.From), stamp(p.To))
 	if p.Verdict == verdictProven {
-		fmt.Fprintf(b, "  every line is as it was written and follows the one before it: no record was changed, taken out or put in\n")
+		fmt.Fprintf(b, "  every line is as it was written and follows the one before it: no record%s was changed, taken out or put in\n", p.later())
 		fmt.Fprintf(b, "  the parts of %s were one GPU each at every moment, over %s intervals\n", many(p.GPUs, "GPU"), grouped(p.Intervals))
 		fmt.Fprintf(b, "  every file begins with exactly what the records before it come to\n")
 		fmt.Fprintf(b, "  %s GPU-hours there were = what was held + what was not, to the last millisecond\n", strconv.FormatFloat(p.Proven, 'f', 6, 64))
@@ -52,6 +52,22 @@ func (p *ledgerProof) write(b *strings.Builder) {
 	for _, note := range p.Notes {
 		fmt.Fprintf(b, "  note: %s\n", oneLine(note))
 	}
+}
+
+// since says from when on there is a log, where that is not the ledger's beginning.
+func (p *ledgerProof) since() string {
+	if p.First <= 1 {
+		return ""
+	}
+	return fmt.Sprintf(" from record %s (%s) on; what was before is not here: retired, or removed", grouped(p.First), stamp(p.From))
+}
+
+// later narrows what is said of all records.
+func (p *ledgerProof) later() string {
+	if p.First <= 1 {
+		return ""
+	}
+	return " from there on"
 }
 
 func (s *serverProof) write(b *strings.Builder) {
@@ -71,7 +87,7 @@ func (s *serverProof) write(b *strings.Builder) {
 		fmt.Fprintf(b, "  and %d more that do not add up\n", more)
 	}
 	for _, m := range s.Missing {
-		fmt.Fprintf(b, "  missing from %s to %s: %s: %s\n", stamp(m.From), stamp(m.To), m.Reason, oneLine(m.Text))
+		fmt.Fprintf(b, "  missing of %s from %s to %s: %s: %s\n", orDash(oneLine(m.Node)), stamp(m.From), stamp(m.To), m.Reason, oneLine(m.Text))
 	}
 }
 

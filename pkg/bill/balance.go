@@ -84,6 +84,7 @@ type spot struct{ node, window int }
 // balance holds what was held and what was not against the capacity. Registers are rounded down, each by less than
 // a microsecond; capacity is told as the sum of its parts where it is no further from it than that.
 func (m *maker) balance(b *Bill) {
+	m.overlaps(b)
 	if m.o.Filtered {
 		return
 	}
@@ -101,7 +102,9 @@ func (m *maker) balance(b *Bill) {
 		if beyond == 0 {
 			continue
 		}
-		off.Add(off, big.NewInt(d))
+		if m.o.showsNode(m.nodes[s.node].Node) {
+			off.Add(off, big.NewInt(d))
+		}
 		b.Difference += beyond
 		start, end := m.window(s.window)
 		b.Unbalanced = append(b.Unbalanced, fmt.Sprintf("node %s from %s to %s: capacity %s, held %s, unallocated %s GPU-seconds, %s of it corrected",

@@ -76,9 +76,11 @@ type Bill struct {
 
 	// Rows are in the order they are shown: held by what they are grouped by, unallocated after them, adjustments last.
 	Rows []Row
+	// OfHolders says that only what some namespaces or pods held is shown: what nobody held, and others, are left out.
+	OfHolders bool
 	// Total is of all rows: their exact sum, as shown.
 	Total Sums
-	// Capacity is what there was in GPU-hours, to which all rows add up; zero where Options.Filtered.
+	// Capacity is what there was in GPU-hours, to which all rows add up; zero where OfHolders or Options.Filtered.
 	Capacity decimal.Decimal
 	// Difference is by how many GPU-microseconds they do not, beyond what registers are rounded by: not zero only
 	// where data contradict themselves. Unbalanced name where.
@@ -105,7 +107,7 @@ type Node struct {
 type Sums struct {
 	// GPUHours have six decimals.
 	GPUHours decimal.Decimal
-	// UsedHours are what was measured to be busy of it, WastedHours the rest of what was held, never less than 0.
+	// UsedHours are what was measured to be busy of it, WastedHours the rest of what was held and measured.
 	UsedHours, WastedHours decimal.Decimal
 	// MemoryHours are in GiB-hours, Energy in kWh.
 	MemoryHours, Energy decimal.Decimal

@@ -17,6 +17,9 @@ import (
 // one, which is billed and closed, it is an adjustment of this one: what the holder owes for then, and what was
 // booked to the cause then, back.
 
+// fromLedger is the source of a Usage that ledgers told.
+const fromLedger = "ledger"
+
 // corrector puts corrections right in the items.
 type corrector struct {
 	m *maker
@@ -70,14 +73,23 @@ func (m *maker) correct(held, rest []Item) []Item {
 	}
 	unexplained := false
 	for i := range corrected {
-		unexplained = unexplained || corrected[i].GPU > 0
+		// A register is rounded down at both ends, and so is what explains it.
+		unexplained = unexplained || corrected[i].GPU > int64(len(known)+1)
 		c.unexplained(corrected[i])
 	}
 	if unexplained {
-		m.notes = append(m.notes, "some time was first booked to a cause and later to its holder, and this source does not say when it was: "+
-			"it is taken from that cause within the period, and credited where the period has not as much; a ledger says it exactly")
+		m.noteUnexplained()
 	}
 	return c.out
+}
+
+func (m *maker) noteUnexplained() {
+	text := "some time was first booked to a cause and later to its holder, and this source does not say when it was: " +
+		"it is taken from that cause within the period, and credited where the period has not as much"
+	if m.usage.Source != fromLedger {
+		text += "; a ledger says it exactly"
+	}
+	m.notes = append(m.notes, text)
 }
 
 // line orders what is of a kind.

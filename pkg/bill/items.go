@@ -26,6 +26,8 @@ type maker struct {
 	index map[place]int
 	items []Item
 	notes []string
+	// othersLack says that something is missing of a node that is not shown and matters to those that are.
+	othersLack bool
 }
 
 // place is a GPU of a node of the Usage.
@@ -204,11 +206,11 @@ func (i *Item) used() int64 {
 	return sum
 }
 
-// wasted is what was held and measured not to be used; 0 where nothing was measured. A holder of a shared GPU may use
-// more than it holds.
+// wasted is what was held and measured not to be used; 0 where nothing was measured. It is not cut off at 0, so that
+// it comes to the same however finely the items are divided.
 func (i *Item) wasted() int64 {
 	if len(i.Used) == 0 || i.Kind == KindUnallocated {
 		return 0
 	}
-	return max(0, i.GPU-i.used())
+	return i.GPU - i.used()
 }

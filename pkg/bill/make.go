@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shopspring/decimal"
+
 	"github.com/gpumeter/gpumeter/pkg/ledger"
 )
 
@@ -37,26 +39,47 @@ func Make(u ledger.Usage, o Options) (*Bill, error) {
 		return nil, err
 	}
 	m.shareIdle()
-	rows, err := m.rows()
-	if err != nil {
-		return nil, err
-	}
 	b := &Bill{
 		From: o.From.In(o.zone()), To: o.To.In(o.zone()), Zone: o.zone(), GroupBy: slices.Clone(o.GroupBy), Source: u.Source,
-		PolicyVersion: m.policy(), Idle: o.policyOf(), Rows: rows, Nodes: m.nodes,
+		PolicyVersion: m.policy(), Idle: o.policyOf(), OfHolders: o.ofHolders(),
 	}
 	if o.Prices != nil {
 		b.Currency, b.Decimals, b.PriceVersion = o.Prices.Currency(), o.Prices.Decimals(), o.Prices.Version()
 	}
-	b.Total = m.fill(b.Rows)
+	if err := m.divide(b); err != nil {
+		return nil, err
+	}
 	m.balance(b)
+	if o.partly() {
+		whole := b.Total.GPUHours
+		m.keepPart()
+		if err := m.divide(b); err != nil {
+			return nil, err
+		}
+		b.Capacity = b.Capacity.Sub(whole).Add(b.Total.GPUHours)
+		if o.ofHolders() {
+			b.Capacity = decimal.Zero
+		}
+	}
+	b.Nodes = m.nodes
 	b.Complete = m.complete()
 	m.noteYoung()
+	m.noteLabels()
 	b.Notes = append(slices.Clone(u.Notes), m.notes...)
 	slices.Sort(b.Notes)
 	b.Notes = slices.Compact(b.Notes)
 	b.ID = m.billID(b)
 	return b, nil
+}
+
+// divide sets the rows and their total, of the items that there are.
+func (m *maker) divide(b *Bill) error {
+	rows, err := m.rows()
+	if err != nil {
+		return err
+	}
+	b.Rows, b.Total = rows, m.fill(rows)
+	return nil
 }
 
 // rowID is made of when the period begins and of what the row is of, and of nothing else: while a month goes on, its rows
@@ -76,7 +99,10 @@ func (m *maker) rowID(r *Row) string {
 func (m *maker) billID(b *Bill) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d %d %q %q %q %q %t %t\n", b.From.UnixMilli(), b.To.UnixMilli(), b.Zone, b.GroupBy, b.PriceVersion, b.PolicyVersion,
-		m.o.Filtered, b.Complete)
+		m.o.Filtered || m.o.ofHolders(), b.Complete)
+	if m.o.partly() {
+		fmt.Fprintf(h, "only %q %q %q\n", m.o.Nodes, m.o.Namespaces, m.o.Pods)
+	}
 	for i := range b.Nodes {
 		n := &b.Nodes[i]
 		fmt.Fprintf(h, "node %q %q %q %s\n", n.Cluster, n.Node, n.LedgerID, n.Completeness)
@@ -145,7 +171,7 @@ func (m *maker) noteYoung() {
 
 // complete reports whether nothing is missing, and says so where something is that no node has.
 func (m *maker) complete() bool {
-	complete := true
+	complete := !m.othersLack
 	if len(m.nodes) == 0 {
 		m.notes = append(m.notes, "no node told anything for this period")
 		complete = false

@@ -27,8 +27,11 @@ type Options struct {
 	// NamespaceLabels are the labels of each namespace; nil where nobody knows them. A namespace that is not in
 	// it has none.
 	NamespaceLabels map[string]map[string]string
-	// Filtered says that the Usage was asked for with some namespaces or pods only, so that it need not add up to
-	// the capacity.
+	// Nodes, Namespaces and Pods keep only what they name, where they name anything: the bill is made of the whole
+	// Usage, and the rows of others are left out. What nobody held is left out where Namespaces or Pods name anything.
+	Nodes, Namespaces, Pods []string
+	// Filtered says that the Usage itself is of some namespaces or pods only, so that it need not add up to the
+	// capacity.
 	Filtered bool
 	// ClosedOnly refuses a period that is not over at Now. A zero Now is not looked at.
 	ClosedOnly bool
@@ -113,7 +116,7 @@ func words(all []Dimension) string {
 
 // Detail is how finely the Usage of such a bill is to be asked for.
 func Detail(o Options) ledger.Detail {
-	if o.idle() == prices.IdleSoleTenant {
+	if o.idle() == prices.IdleSoleTenant || len(o.Pods) > 0 {
 		return ledger.DetailPods
 	}
 	for _, d := range o.GroupBy {

@@ -256,7 +256,7 @@ func fillMoney(e *exact, rows []Row, total *Sums, decimals int32) {
 	for r := range rows {
 		s := &rows[r].Sums
 		cost := decimal.NewFromBigInt(halfEven(wasted.numerators[r], wasted.den), -decimals)
-		s.WastedCost = decimal.Min(cost, decimal.Max(s.NetCost, decimal.Zero))
+		s.WastedCost = decimal.Max(decimal.Min(cost, s.NetCost), decimal.Zero)
 		total.WastedCost = total.WastedCost.Add(s.WastedCost)
 	}
 }

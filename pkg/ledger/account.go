@@ -12,9 +12,11 @@ import (
 )
 
 const (
-	// StallAfter is how long a meter may not look before what is between counts as a gap, unless it looks more seldom than
-	// twice in that time.
+	// StallAfter is how long a meter may not look before what is between counts as a gap, where it is not known how often
+	// it looks.
 	StallAfter = 5 * time.Minute
+	// leastStall is below any such time: a machine that is busy may hold a meter up for seconds.
+	leastStall = 10 * time.Second
 	// lateFor is how long after a gap a proof is still waited for.
 	lateFor = time.Hour
 	// podsFor is how long an ended pod's registers are kept, so that one that comes back goes on counting:
@@ -64,10 +66,19 @@ type Account struct {
 
 	// watch is what Observe remembers from one Observation to the next and what no record has.
 	watch watch
-	// stall is StallAfter in milliseconds, or what is in its place.
+	// stall is LongestPause in milliseconds.
 	stall int64
 	// dropped, where it is set, hears of every pod whose registers are dropped, with the last that they came to.
 	dropped func(PodTotal)
+}
+
+// LongestPause is how long a meter that looks every interval may not look before what is between counts as a gap: three
+// intervals, since one that waits for a slow source looks late, and ten seconds at least; StallAfter where interval is 0.
+func LongestPause(interval time.Duration) time.Duration {
+	if interval <= 0 {
+		return StallAfter
+	}
+	return max(3*interval, leastStall)
 }
 
 // NewAccount is an account without a record.

@@ -168,7 +168,7 @@ func (a *Account) bridge(seq uint64, at Instant, g *Gap, bridges []bridge, cards
 		l.since = at.Boot
 	}
 	for _, c := range a.cards {
-		c.since = at.Boot
+		c.since, c.used = at.Boot, at.Boot
 	}
 }
 

@@ -46,6 +46,9 @@ func TestEveryHistoryAddsUpAndNoRegisterFalls(t *testing.T) {
 			if err := checkConservation(totals); err != nil {
 				t.Fatal(err)
 			}
+			if over := usedBeyondHeld(totals); over != "" {
+				t.Fatal(over)
+			}
 			if err := checkConservation(a.TotalsAt(a.at.Boot + minute)); err != nil {
 				t.Fatal("a minute later:", err)
 			}
@@ -63,6 +66,31 @@ func TestEveryHistoryAddsUpAndNoRegisterFalls(t *testing.T) {
 			}
 		}
 	})
+}
+
+// usedBeyondHeld names a register in which more was used than was held.
+func usedBeyondHeld(t *Totals) string {
+	over := func(what any, held Amount, used map[Basis]sharing.Fraction) string {
+		var sum sharing.Fraction
+		for _, u := range used {
+			sum = sum.Add(u)
+		}
+		if sum.Cmp(held.GPU) <= 0 {
+			return ""
+		}
+		return fmt.Sprintf("%v held %s GPU-ms and used %s of it", what, held.GPU, sum)
+	}
+	for i := range t.Series {
+		if s := over(t.Series[i].Series, t.Series[i].Amount, t.Series[i].Used); s != "" {
+			return s
+		}
+	}
+	for i := range t.Pods {
+		if s := over(t.Pods[i].PodSeries, t.Pods[i].Amount, t.Pods[i].Used); s != "" {
+			return s
+		}
+	}
+	return ""
 }
 
 // flat is every register by a name.

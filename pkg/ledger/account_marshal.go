@@ -80,7 +80,7 @@ func (a *Account) shortState() *accountState {
 		s.Cards = append(s.Cards, cardState{
 			Card: c.card, Capacity: amountState(c.capacity), Allocated: amountState(c.allocated), Basis: c.basis,
 			Unallocated: amountStates(c.unallocated), Corrected: amountStates(c.corrected),
-			Since: c.since, Counter: c.counter, Metered: c.metered,
+			Since: c.since, Used: c.used, Counter: c.counter, Metered: c.metered,
 		})
 	}
 	s.Late, s.Hidden = lateStates(a.late), lateStates(a.hidden)

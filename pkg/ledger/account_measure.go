@@ -67,7 +67,7 @@ func (d *derivation) measure(o *Observation) {
 	a, w := d.account, &d.account.watch
 	passed := d.at.Boot - a.charged.Boot
 	if w.basis != o.Basis {
-		d.use(func(*cardAccount) bool { return true })
+		d.useBefore()
 		w.basis = Basis(text(string(o.Basis)))
 	}
 	if w.energy == nil {
@@ -92,9 +92,17 @@ func (d *derivation) measure(o *Observation) {
 	d.told = o.Busy
 	for device, busy := range w.busy {
 		if part, told := o.Busy[device]; told {
-			w.busy[device] = busy + min(max(part, 0), millionth)*min(passed, a.stall)
+			w.busy[device] = busy + min(max(part, 0), millionth)*min(passed, max(a.stall, waitingSpan))
 		}
 	}
+}
+
+// useBefore writes all that was measured up to the last record, as of then.
+func (d *derivation) useBefore() {
+	now := d.at
+	d.at = d.account.charged
+	d.use(func(*cardAccount) bool { return true })
+	d.at = now
 }
 
 // useIfDue writes all that was measured, once in a while: the more seldom the more devices there are, since
@@ -147,8 +155,9 @@ func (d *derivation) idle(l *openLine) bool {
 	return !known
 }
 
-// gap is why nobody can say what was before an instant, empty where somebody can, and for how long.
-func (a *Account) gap(at Instant, fell bool) (reason string, span int64) {
+// gap is why nobody can say what was before an instant, empty where somebody can, and for how long. The boot clock may have
+// fallen; watched says that somebody looked meanwhile.
+func (a *Account) gap(at Instant, fell, watched bool) (reason string, span int64) {
 	if len(a.cards) == 0 {
 		return "", 0
 	}
@@ -162,7 +171,7 @@ func (a *Account) gap(at Instant, fell bool) (reason string, span int64) {
 		return GapStall, 0
 	case a.away:
 		return GapRestart, at.Boot - a.charged.Boot
-	case at.Boot-a.charged.Boot > a.stall:
+	case at.Boot-a.charged.Boot > a.stall && !watched:
 		return GapStall, at.Boot - a.charged.Boot
 	}
 	return "", 0

@@ -122,8 +122,10 @@ func TestBusyTimeIsOfThoseWhoHoldTheDevice(t *testing.T) {
 		{"less than idle", c.UUID, -5, []Line{wholeLine(c, pod("p"))}, map[string]map[Basis]int64{"p": {BasisEngine: 0}}},
 		{"idle all the while", c.UUID, 0, []Line{seatLine(c, pod("p"), 1, 4)}, map[string]map[Basis]int64{"p": {BasisEqual: 0}}},
 		{"a MIG device counts as its part of the card", mig.Device, 1_000_000, []Line{mig}, map[string]map[Basis]int64{"m": {BasisEngine: 15_000}}},
-		{"a seat alone may use all of a MIG device, and that is an estimate", mig.Device, 1_000_000, []Line{half}, map[string]map[Basis]int64{"m": {BasisEqual: 15_000}}},
-		{"seats are given by number", c.UUID, 1_000_000, []Line{seatLine(c, pod("p"), 1, 4), seatLine(c, pod("q"), 2, 4)}, map[string]map[Basis]int64{"p": {BasisEqual: 20_000}, "q": {BasisEqual: 40_000}}},
+		{"a seat alone on a MIG device used what it holds at most, and that is an estimate", mig.Device, 1_000_000, []Line{half}, map[string]map[Basis]int64{"m": {BasisEqual: 7_500}}},
+		{"a seat alone may be all that is busy", mig.Device, 400_000, []Line{half}, map[string]map[Basis]int64{"m": {BasisEqual: 6_000}}},
+		{"seats are given by number", c.UUID, 600_000, []Line{seatLine(c, pod("p"), 1, 4), seatLine(c, pod("q"), 2, 4)}, map[string]map[Basis]int64{"p": {BasisEqual: 12_000}, "q": {BasisEqual: 24_000}}},
+		{"what is busy beyond the seats that are held is nobody's", c.UUID, 1_000_000, []Line{seatLine(c, pod("p"), 1, 4), seatLine(c, pod("q"), 2, 4)}, map[string]map[Basis]int64{"p": {BasisEqual: 15_000}, "q": {BasisEqual: 30_000}}},
 		{"who is not charged uses nothing", c.UUID, 1_000_000, []Line{unhealthy}, nil},
 		{"a card in MIG mode is no device", c.UUID, 1_000_000, []Line{mig}, map[string]map[Basis]int64{"m": {}}},
 	}
@@ -181,12 +183,62 @@ func TestBusyTimeStaysWithThoseWhoHeldTheDeviceThen(t *testing.T) {
 		a.Observe(o)
 		a = reopenedWatch(t, a)
 	}
-	// Two minutes of two, two of one alone, one of two.
-	want := map[string]int64{"p": 3*minute/2 + 2*minute, "q": 3 * minute / 2}
+	// Two minutes of two, two of one alone, one of two. One alone is credited with its half.
+	want := map[string]int64{"p": 5 * minute / 2, "q": 3 * minute / 2}
 	for _, p := range a.Totals().Pods {
 		wantGPU(t, "used by "+p.PodSeries.Pod, p.Used[BasisEqual], want[p.PodSeries.Pod])
 	}
-	wantGPU(t, "used by the namespace", a.Totals().Series[0].Used[BasisEqual], 5*minute)
+	wantGPU(t, "used by the namespace", a.Totals().Series[0].Used[BasisEqual], 4*minute)
+}
+
+func TestAQuietHourIsNoCreditForTheMinuteAfterIt(t *testing.T) {
+	c := a100(0)
+	lines := []Line{seatLine(c, pod("p"), 1, 4), restLine(c, sharing.CauseUnrequested, fraction(3, 4), fraction(3, 4))}
+	a := begun(instant("b", 0))
+	for at := int64(0); at <= hour+5*minute; at += minute {
+		o := metered(instant("b", at), c, 100*at, lines...)
+		o.Busy, o.Basis = map[gpu.UUID]int64{c.UUID: 0}, BasisEngine
+		if at > hour {
+			o.Busy[c.UUID] = 1_000_000
+		}
+		a.Observe(o)
+		a = reopenedWatch(t, a)
+	}
+	wantGPU(t, "used of five minutes", a.Totals().Series[0].Used[BasisEqual], 5*minute/4)
+}
+
+func TestUseIsCreditedAfterAStartOfTheMachineAsBefore(t *testing.T) {
+	c := a100(0)
+	a := begun(instant("b", hour))
+	for _, boot := range []string{"b", "next"} {
+		start := map[string]int64{"b": hour, "next": 0}[boot]
+		if boot == "next" {
+			a.Begin(Begin{LedgerID: "ledger"}, instant(boot, start))
+		}
+		for at := start; at <= start+2*minute; at += 10 * second {
+			o := metered(instant(boot, at), c, at, wholeLine(c, pod("p")))
+			o.Busy, o.Basis = map[gpu.UUID]int64{c.UUID: 500_000}, BasisEngine
+			a.Observe(o)
+		}
+	}
+	wantGPU(t, "used in twice two minutes", a.Totals().Series[0].Used[BasisEngine], 2*minute)
+}
+
+func TestAMinuteOfUseIsWhatItWasWhenItsMeasureChanges(t *testing.T) {
+	c := a100(0)
+	a := begun(instant("b", 0))
+	for i := range int64(10) {
+		o := seen(instant("b", i*second), []Card{c}, wholeLine(c, pod("p")))
+		o.Busy, o.Basis = map[gpu.UUID]int64{c.UUID: 1_000_000}, BasisEngine
+		if i%2 == 1 {
+			o.Basis = BasisUtil
+		}
+		a.Observe(o)
+	}
+	a.Observe(seen(instant("b", 10*second), []Card{c}, freeLine(c)))
+	used := a.Totals().Series[0].Used
+	wantGPU(t, "used by one measure", used[BasisUtil], 5*second)
+	wantGPU(t, "used by the other", used[BasisEngine], 4*second)
 }
 
 func TestWhatIsMeasuredIsWrittenOnceAMinute(t *testing.T) {

@@ -90,7 +90,7 @@ func (a *Account) Observe(o Observation) []Record {
 		d.emit(&b)
 	}
 	fell := a.watch.seen && o.At.Boot < a.watch.boot
-	reason, span := a.gap(d.at, fell)
+	reason, span := a.gap(d.at, fell, o.watched)
 	if reason == "" && a.watch.sameSituation(&o) {
 		d.measure(&o)
 		d.useIfDue()
@@ -118,7 +118,7 @@ func (a *Account) Observe(o Observation) []Record {
 	for i := range o.Facts {
 		d.emit(&FactSeen{cleanFact(o.Facts[i])})
 	}
-	if len(d.out) == 0 {
+	if n := len(d.out); n == 0 || d.out[n-1].At != d.at {
 		d.emit(&Beat{})
 	}
 	return d.out

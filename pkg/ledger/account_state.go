@@ -54,6 +54,7 @@ type cardState struct {
 	Unallocated map[sharing.Cause]amountState `json:"unallocated,omitempty"`
 	Corrected   map[sharing.Cause]amountState `json:"corrected,omitempty"`
 	Since       int64                         `json:"since"`
+	Used        int64                         `json:"used,omitempty"`
 	Counter     int64                         `json:"counter,omitempty"`
 	Metered     bool                          `json:"metered,omitempty"`
 }
@@ -292,8 +293,8 @@ func (a *Account) restoreLines(s *accountState) error {
 		}
 	}
 	for i, c := range a.cards {
-		c.since = s.Cards[i].Since
-		if c.since < 0 || len(c.lines) > 0 && c.since > s.Charged.Boot {
+		c.since, c.used = s.Cards[i].Since, s.Cards[i].Used
+		if c.since < 0 || c.used < 0 || c.used > maxClock || len(c.lines) > 0 && c.since > s.Charged.Boot {
 			return fmt.Errorf("card %s counts since after the last record", c.card.UUID)
 		}
 	}

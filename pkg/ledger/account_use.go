@@ -71,9 +71,25 @@ func (a *Account) use(u *Use) {
 			d.settle()
 			d.basis = u.Basis
 		}
+		seats := d.seats()
 		for _, l := range d.lines {
-			l.busy += ms
+			l.busy += min(ms, l.mostBusy(seats, a.charged.Boot))
 			l.measured(l.basisOf(d.basis))
+		}
+	}
+	a.usedUp(u)
+}
+
+// usedUp notes up to when it is known what cards were used for: a Use is of all devices of the cards that it names.
+func (a *Account) usedUp(u *Use) {
+	for n := range u.Counters {
+		a.card(n).used = a.charged.Boot
+	}
+	for device := range u.Busy {
+		if d := a.devices[device]; d != nil {
+			for _, l := range d.lines {
+				l.card.used = a.charged.Boot
+			}
 		}
 	}
 }

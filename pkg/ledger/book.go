@@ -18,6 +18,8 @@ const (
 	bookFolder = "book"
 	// maxPending bounds the records that wait for a disk: weeks of a node whose pods change rarely.
 	maxPending = 200_000
+	// hangsAfter is how long a disk may take for a commit.
+	hangsAfter = 5 * time.Second
 
 	defaultRetention = 400 * 24 * time.Hour
 	defaultMaxBytes  = 1 << 30
@@ -29,8 +31,7 @@ type BookConfig struct {
 	Dir string
 	// Node and Cluster name where it is, Version the program, Policy how MIG devices are weighed.
 	Node, Cluster, Version, Policy string
-	// Interval is how often the book is told what there is, where that is known: a meter that looks every ten minutes has no gap
-	// every ten minutes.
+	// Interval is how often the book is told what there is, where that is known: what is longer than LongestPause of it is a gap.
 	Interval time.Duration
 	// Retention is how long segments of the log are kept after their last record, 0 for 400 days; MaxBytes how many
 	// bytes of them, 0 for 1 GiB. The totals are kept for ever.
@@ -73,6 +74,8 @@ type Book struct {
 	// committed is what the disk surely has, whole, shown what of it is to be seen.
 	committed, shown *Totals
 	state            BookState
+	// asked is when the commit began that is under way, zero where there is none.
+	asked time.Time
 	// closedSize is of the segments that are not written to any more.
 	closedSize int64
 	// view is made when it is asked for.
@@ -80,7 +83,7 @@ type Book struct {
 }
 
 // stall is how long nothing may be observed before it is a gap, in milliseconds.
-func (b *Book) stall() int64 { return max(StallAfter, 2*b.cfg.Interval).Milliseconds() }
+func (b *Book) stall() int64 { return LongestPause(b.cfg.Interval).Milliseconds() }
 
 // durable says that there is a disk to keep the book on.
 func (b *Book) durable() bool { return b.cfg.Dir != "" }
@@ -125,7 +128,7 @@ func (b *Book) Observe(o Observation) {
 	}
 	var room bool
 	if b.account == nil {
-		room = b.waiting.add(o)
+		room = b.waiting.add(o, b.stall())
 	} else if room = len(b.pending) < maxPending; room {
 		b.take(o)
 	}
@@ -184,16 +187,22 @@ func newLedgerID() string {
 func (b *Book) View() *View {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.view == nil {
+	if b.view == nil || b.hangs() && !b.view.State.Degraded {
 		b.view = b.look()
 	}
 	return b.view
 }
 
+// hangs says that a commit takes so long that the disk is not to be counted on.
+func (b *Book) hangs() bool { return !b.asked.IsZero() && time.Since(b.asked) >= hangsAfter }
+
 func (b *Book) look() *View {
 	v := &View{Totals: b.shown, State: b.state}
 	v.State.Errors = maps.Clone(b.state.Errors)
 	v.State.Pending = len(b.pending)
+	if b.hangs() && !v.State.Degraded {
+		v.State.Degraded, v.State.Err = true, "the disk does not answer"
+	}
 	if b.account == nil {
 		return v
 	}

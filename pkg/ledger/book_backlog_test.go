@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
+	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
 
 // away is a book whose disk is away from its first call on, or from its second commit on.
@@ -75,14 +76,14 @@ func TestADayWithoutADiskCostsLittleMemoryAndNoTime(t *testing.T) {
 func TestWhatIsMeasuredWhileTheDiskIsAwayIsKeptInTheMean(t *testing.T) {
 	var w waiting
 	o := Observation{At: Instant{"b", 1000, 0}}
-	w.add(o)
+	w.add(o, minute)
 	o.At.Boot += apartFor
-	w.add(o)
+	w.add(o, minute)
 	for i, busy := range []int64{500_000, 1_000_000, 0, 1_000_000} {
 		o.At.Boot = 1000 + apartFor + int64(i+1)*1000
 		o.Busy, o.XIDs = map[gpu.UUID]int64{"d": busy}, map[XID]uint64{{Code: 1}: 1}
 		o.Facts = []Fact{{What: FactHealth}}
-		if !w.add(o) {
+		if !w.add(o, minute) {
 			t.Fatal("there is no room")
 		}
 	}
@@ -92,6 +93,37 @@ func TestWhatIsMeasuredWhileTheDiskIsAwayIsKeptInTheMean(t *testing.T) {
 	last := w.kept[2]
 	if last.Busy["d"] != 2_500_000/4 || last.XIDs[XID{Code: 1}] != 4 || len(last.Facts) != 4 || last.At.Boot != 5000+apartFor {
 		t.Errorf("the last one kept is %+v", last)
+	}
+}
+
+func TestAGapOfATimeWithoutADiskIsOneWhenTheDiskIsBack(t *testing.T) {
+	for _, frozen := range []int64{0, 9, 43} {
+		dir := t.TempDir()
+		d := newFaultyDisk(t, dir)
+		d.at, d.until, d.err = 1, math.MaxInt, syscall.EIO
+		b := openBook(BookConfig{Dir: dir, Node: "node-1", Interval: time.Second}, d)
+		t.Cleanup(func() { _ = b.Close() })
+		c, at := a100(0), int64(0)
+		for _, rest := range []int64{frozen, 0} {
+			for range 600 {
+				// Of one without a UID nobody knows whether it is the same one.
+				b.Observe(seen(instant("b", at), []Card{c}, wholeLine(c, nameless(pod("p")))))
+				at += second
+			}
+			at += rest * second
+		}
+		if len(b.waiting.kept) > 20 {
+			t.Errorf("%d observations are kept", len(b.waiting.kept))
+		}
+		d.at = 0
+		now, want := committed(t, b), int64(0)
+		if frozen > 10 {
+			want = (frozen + 1) * second
+		}
+		if now.Gaps[GapStall] != want {
+			t.Errorf("frozen for %d s: gaps %v", frozen, now.Gaps)
+		}
+		wantGPU(t, "unobserved", now.Cards[0].Unallocated[sharing.CauseUnobserved].GPU, want)
 	}
 }
 

@@ -41,10 +41,13 @@ type batch struct {
 func (b *Book) Commit() error {
 	b.committing.Lock()
 	defer b.committing.Unlock()
+	b.mu.Lock()
+	b.asked = time.Now()
+	b.mu.Unlock()
 	operation, err := b.commit()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.view = nil
+	b.asked, b.view = time.Time{}, nil
 	if err == nil {
 		if b.state.Degraded {
 			b.log.Info("the ledger is on its disk again", "dir", b.dir)

@@ -5,14 +5,19 @@ package ledger
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/gpumeter/gpumeter/pkg/gpu"
 )
 
 // story is what a book goes through before and while its disk fails.
@@ -143,6 +148,7 @@ func TestWhateverCallOfADiskFailsTheBookGoesOnWhenItWorksAgain(t *testing.T) {
 				b := openBook(BookConfig{Dir: dir}, d)
 				s.during(b, n)
 				shown := b.View()
+				checkRead(t, dir, shown.Totals)
 				if failed := shown.State.Errors["open"] + shown.State.Errors["commit"] + shown.State.Errors["retain"]; failed == 0 && called[at-1][:5] != "close" {
 					t.Errorf("%s: no error is counted", name)
 				}
@@ -217,6 +223,7 @@ func TestWhateverCallIsTheLastBeforeAPowerCutNothingShownIsLost(t *testing.T) {
 				s.during(b, n)
 				shown := b.View().Totals
 				found := d.afterPowerCut(t, dir, rnd)
+				checkRead(t, dir, shown)
 				_ = b.Close()
 				again := openBook(BookConfig{Dir: found}, osDisk{hasty: true})
 				now := committed(t, again)
@@ -236,6 +243,64 @@ func TestWhateverCallIsTheLastBeforeAPowerCutNothingShownIsLost(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// checkRead fails where a reader of a book says anything else than the totals that were committed, or less than what is shown.
+func checkRead(t testing.TB, dir string, shown *Totals) {
+	t.Helper()
+	r := &Reader{dir: filepath.Join(dir, bookFolder), now: time.Now}
+	e, err := r.extent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.totals == nil || e.totals.Seq == 0 {
+		if e.totals != nil && len(e.segments) > 0 || e.totals == nil && shown.Sequence > 0 {
+			t.Errorf("nothing is committed, and %d segments are read; %d is shown", len(e.segments), shown.Sequence)
+		}
+		return
+	}
+	account, err := restored(e.totals)
+	if err != nil || account.seq < shown.Sequence {
+		t.Fatalf("record %d is shown and the totals are of %d: %v", shown.Sequence, e.totals.Seq, err)
+	}
+	u, err := r.Usage(t.Context(), Query{Boundaries: []time.Time{time.UnixMilli(1), time.UnixMilli(1 << 42)}})
+	if err != nil {
+		// Nothing is said where nothing is there; what is wrong is to say something else.
+		if e.cut < e.totals.Seq {
+			t.Fatal(err)
+		}
+		return
+	}
+	// The node's clock is not the reader's.
+	lacks := slices.ContainsFunc(u.Nodes[0].Missing, func(m Missing) bool { return m.Reason != "node_vanished" })
+	if e.cut > 0 && !lacks {
+		t.Errorf("%d records are missing, and it says %+v", e.cut, u.Nodes[0].Missing)
+	}
+	if lacks {
+		return
+	}
+	got, want := map[gpu.UUID]int64{}, map[gpu.UUID]int64{}
+	for _, x := range u.Rest {
+		if x.Cause == "" {
+			got[x.Card] = x.GPU
+		}
+	}
+	totals := account.Totals()
+	for i := range totals.Cards {
+		if c := Micro(totals.Cards[i].Capacity.GPU); c > 0 {
+			want[totals.Cards[i].UUID] = c
+		}
+	}
+	held, allocated := int64(0), int64(0)
+	for i := range u.Held {
+		held += u.Held[i].GPU
+	}
+	for i := range totals.Series {
+		allocated += Micro(totals.Series[i].GPU)
+	}
+	if !maps.Equal(got, want) || held != allocated {
+		t.Errorf("a reader says %v, held %d; committed is %v, held %d", got, held, want, allocated)
 	}
 }
 

@@ -134,6 +134,9 @@ func (b *Book) past() (*past, error) {
 	}
 	path := all[len(all)-1].path
 	if c == nil {
+		if bad == "" {
+			b.found("the totals beside the log are gone; they are made anew from it, and what it may have lost at its end is not known", "dir", b.dir)
+		}
 		return b.decide(path)
 	}
 	last, err := replay(path, &c.Seq)
@@ -195,10 +198,14 @@ func (b *Book) choose(last *replayed, c *checkpoint) (*past, error) {
 	return b.anew(last.word())
 }
 
-// fromLog goes on behind the last good line of a segment.
+// fromLog goes on behind the last good line of a segment. C is nil where its totals are made anew.
 func (b *Book) fromLog(last *replayed, c *checkpoint) (*past, error) {
 	synced := c != nil && c.Seq == last.seq() && last.wrong == nil
-	return &past{account: last.account, writer: last.writer(b.disk, b.dir), synced: synced, restored: RestoredLast}, nil
+	p := &past{account: last.account, writer: last.writer(b.disk, b.dir), synced: synced, restored: RestoredLast}
+	if c == nil {
+		p.restored = RestoredPrevious
+	}
+	return p, nil
 }
 
 // fromCheckpoint goes on with a new segment.

@@ -10,8 +10,7 @@ import (
 )
 
 const (
-	// waitingSpan is how much time one kept observation may stand for, in milliseconds: well below StallAfter,
-	// so that what is left out is no gap.
+	// waitingSpan is how much time one kept observation may stand for, in milliseconds.
 	waitingSpan = 4 * 60 * 1000
 	// apartFor is for how long at the beginning an event stays with the moment at which it was seen, in milliseconds: while the
 	// meter before this one still writes, as in a rolling update, only what it did not see may count.
@@ -21,17 +20,17 @@ const (
 )
 
 // waiting are observations of a time in which the book's past is not known yet, because its disk does not let it
-// be read. Those between two that say the same are left out.
+// be read. Those between two that say the same are left out, where no gap is between them.
 type waiting struct {
 	kept []Observation
 	// busy is the sum of busy time x milliseconds since the observation before the last one kept.
 	busy map[gpu.UUID]int64
 }
 
-// add keeps o; false where there is no more room.
-func (w *waiting) add(o Observation) bool {
+// add keeps o; false where there is no more room. A gap is what is longer than stall, in milliseconds.
+func (w *waiting) add(o Observation, stall int64) bool {
 	n := len(w.kept)
-	if n < 2 || !w.replaces(o) {
+	if n < 2 || !w.replaces(o, stall) {
 		if n >= maxWaiting {
 			return false
 		}
@@ -55,7 +54,7 @@ func (w *waiting) add(o Observation) bool {
 		}
 		xids[x] += count
 	}
-	o.XIDs, o.Facts = xids, slices.Concat(last.Facts, o.Facts)
+	o.XIDs, o.Facts, o.watched = xids, slices.Concat(last.Facts, o.Facts), true
 	*last = o
 	return true
 }
@@ -72,9 +71,12 @@ func weigh(sums, busy map[gpu.UUID]int64, span int64) map[gpu.UUID]int64 {
 }
 
 // replaces says whether the last one kept may be left out, because the one before it, it and o tell the same.
-func (w *waiting) replaces(o Observation) bool {
+func (w *waiting) replaces(o Observation, stall int64) bool {
 	n := len(w.kept)
 	before, last := &w.kept[n-2], &w.kept[n-1]
+	if o.At.Boot-last.At.Boot > stall || last.At.Boot-before.At.Boot > stall && !last.watched {
+		return false
+	}
 	if len(last.XIDs)+len(last.Facts) > 0 && last.At.Boot-w.kept[0].At.Boot < apartFor {
 		return false
 	}

@@ -21,6 +21,9 @@ import (
 // asWriter names the folder in which this test program is to write until it is killed.
 const asWriter = "GPUMETER_TEST_WRITES_IN"
 
+// asLimited says that this test program is the one whose files are limited.
+const asLimited = "GPUMETER_TEST_IS_LIMITED"
+
 // TestMain is the program that is killed, where it is run as that.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(asWriter); dir != "" {
@@ -99,8 +102,20 @@ func killedAfter(t *testing.T, dir string, span time.Duration) int {
 	return told
 }
 
-// The kernel stops each write at a file size, in the middle of it.
+// The kernel stops each write at a file size, in the middle of it: those of the whole process, so that it is one of its own.
 func TestAFullDiskKeepsWhatWasSaved(t *testing.T) {
+	if os.Getenv(asLimited) == "" {
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), self, "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), asLimited+"=yes")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
 	dir := t.TempDir()
 	f := file{dir: dir, name: "conditions"}
 	old := seal(conditionsWord, bytes.Repeat([]byte("a"), 9000))

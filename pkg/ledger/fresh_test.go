@@ -134,10 +134,44 @@ func TestAMeterThatLooksSeldomHasNoGapEachTime(t *testing.T) {
 		if totals.Gaps[GapStall] != 0 {
 			t.Errorf("gaps: %v", totals.Gaps)
 		}
-		b.Observe(seen(instant("b", 90*minute), []Card{c}, freeLine(c)))
-		if gaps := committed(t, b).Gaps; gaps[GapStall] != 30*minute {
-			t.Errorf("after half an hour without a look the gaps are %v", gaps)
+		b.Observe(seen(instant("b", 100*minute), []Card{c}, freeLine(c)))
+		if gaps := committed(t, b).Gaps; gaps[GapStall] != 40*minute {
+			t.Errorf("after forty minutes without a look the gaps are %v", gaps)
 		}
+	}
+}
+
+// A meter that was frozen has seen nothing: who was there before and is not after may have gone at once.
+func TestAFrozenMeterChargesNobodyForWhatItDidNotSee(t *testing.T) {
+	c := a100(0)
+	for _, tt := range []struct {
+		name                   string
+		interval               time.Duration
+		apart                  int64
+		after                  Line
+		held, unobserved, gaps int64
+	}{
+		{"a pod that is gone", time.Second, 43 * second, freeLine(c), 15 * second, 43 * second, 43 * second},
+		{"a pod that is still there", time.Second, 43 * second, wholeLine(c, pod("p")), 58 * second, 0, 43 * second},
+		{"a pod of the same name", time.Second, 43 * second, wholeLine(c, nameless(pod("p"))), 15 * second, 43 * second, 43 * second},
+		{"as long as a slow source takes", time.Second, 10 * second, freeLine(c), 25 * second, 0, 0},
+		{"three intervals", 30 * time.Second, 90 * second, freeLine(c), 105 * second, 0, 0},
+		{"more than three intervals", 30 * time.Second, 91 * second, freeLine(c), 15 * second, 91 * second, 91 * second},
+		{"nobody knows how often it looks", 0, 300 * second, freeLine(c), 315 * second, 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := openBook(BookConfig{Node: "node-1", Interval: tt.interval}, osDisk{hasty: true})
+			for at := range int64(16) {
+				b.Observe(seen(instant("b", at*second), []Card{c}, wholeLine(c, pod("p"))))
+			}
+			b.Observe(seen(instant("b", 15*second+tt.apart), []Card{c}, tt.after))
+			totals := committed(t, b)
+			wantGPU(t, "the pod", seriesTotal(totals, "team").GPU, tt.held)
+			wantGPU(t, "unobserved", totals.Cards[0].Unallocated[sharing.CauseUnobserved].GPU, tt.unobserved)
+			if totals.Gaps[GapStall] != tt.gaps {
+				t.Errorf("gaps: %v", totals.Gaps)
+			}
+		})
 	}
 }
 

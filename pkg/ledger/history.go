@@ -57,7 +57,7 @@ const (
 func (r *Reader) Intervals(ctx context.Context, keep func(*Line) bool, from, to time.Time) iter.Seq2[Interval, error] {
 	return func(yield func(Interval, error) bool) {
 		h := chronicle{keep: keep, yield: yield, account: NewAccount(), open: map[uint64]stand{}}
-		if err := h.read(ctx, r.dir, from, to); err != nil && !errors.Is(err, errEnough) {
+		if err := h.read(ctx, r, from, to); err != nil && !errors.Is(err, errEnough) {
 			yield(Interval{}, fmt.Errorf("read the ledger in %s: %w", r.dir, err))
 		}
 	}
@@ -88,11 +88,12 @@ type chronicle struct {
 	err      error
 }
 
-func (h *chronicle) read(ctx context.Context, dir string, from, to time.Time) error {
-	segments, err := listSegments(dir)
+func (h *chronicle) read(ctx context.Context, r *Reader, from, to time.Time) error {
+	extent, err := r.extent()
 	if err != nil {
 		return err
 	}
+	segments := extent.segments
 	t, err := readTimeline(segments)
 	if err != nil || len(t) == 0 {
 		return err
@@ -108,7 +109,7 @@ func (h *chronicle) read(ctx context.Context, dir string, from, to time.Time) er
 	lost := true
 	first := moments[0].segment
 	for i, seg := range segments[first:] {
-		for line, err := range s.lines(seg.path, first+i == len(segments)-1) {
+		for line, err := range s.lines(seg, first+i == len(segments)-1) {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}

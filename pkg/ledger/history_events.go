@@ -30,7 +30,8 @@ type Event struct {
 // Events are those between two moments, in the order of the log. Errors tell of lines that cannot be read.
 func (r *Reader) Events(ctx context.Context, from, to time.Time) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		segments, err := listSegments(r.dir)
+		extent, err := r.extent()
+		segments := extent.segments
 		var t timeline
 		if err == nil {
 			t, err = readTimeline(segments)
@@ -51,7 +52,7 @@ func (r *Reader) Events(ctx context.Context, from, to time.Time) iter.Seq2[Event
 		}
 		passed := 0
 		for _, s := range segments[moments[0].segment:] {
-			for line, err := range rawLines(s.path) {
+			for line, err := range s.raw() {
 				if err == nil {
 					err = ctx.Err()
 				}

@@ -76,6 +76,9 @@ func OpenReader(dir string) (*Reader, error) {
 	return &Reader{dir: book, now: time.Now}, nil
 }
 
+// At is r with another clock than time.Now: it says until when a ledger that has nothing newer lacks something.
+func (r *Reader) At(now func() time.Time) *Reader { return &Reader{dir: r.dir, now: now} }
+
 // Dir is the folder of the book, absolute, links followed.
 func (r *Reader) Dir() string { return r.dir }
 

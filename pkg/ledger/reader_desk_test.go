@@ -56,8 +56,38 @@ func (d *desk) flush() {
 	if _, err := d.w.write(d.records); err != nil {
 		d.t.Fatal(err)
 	}
+	d.w.drop()
+	if len(d.records) > 0 {
+		d.total()
+	}
+	d.records = nil
+}
+
+// ahead writes what waits to the log and leaves the totals as they are, as between the two steps of a commit.
+func (d *desk) ahead() {
+	d.t.Helper()
+	if _, err := d.w.write(d.records); err != nil {
+		d.t.Fatal(err)
+	}
 	d.records = nil
 	d.w.drop()
+}
+
+// total saves the totals beside the log.
+func (d *desk) total() {
+	d.t.Helper()
+	c, err := checkpointOf(d.account)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	c.Seq, c.Link = d.w.seq, d.w.link.String()
+	s, err := osDisk{hasty: true}.createStore(filepath.Join(d.dir, bookFolder, storeName), &c)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		d.t.Fatal(err)
+	}
 }
 
 // begin is a start of the exporter.

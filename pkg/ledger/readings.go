@@ -36,21 +36,36 @@ type reading struct {
 	waiting []moment
 	before  showing
 	from    Instant
-	pods    bool
-	gone    map[PodSeries]heldShowing
-	facts   map[PodSeries]Pod
-	done    func(index int, s showing)
+	// hole: what they are in is no gap, but records that are missing.
+	hole  bool
+	pods  bool
+	gone  map[PodSeries]heldShowing
+	facts map[PodSeries]Pod
+	done  func(index int, s showing)
+}
+
+// manner is how registers are read.
+type manner struct {
+	// pods: those of pods too.
+	pods bool
+	// carries are the segments of which only the first record counts.
+	carries map[string]bool
+	// totals say what the log came to, for where that cannot be read to its end; nil where nothing does. Cut says that records
+	// before them are missing.
+	totals *Record
+	cut    bool
 }
 
 // readMoments replays segments, which begin with the one that the first moment is in, until every moment is
-// read. What is damaged is told to wrong and left out.
-func readMoments(ctx context.Context, segments []segment, moments []moment, pods bool, done func(int, showing), wrong func(error)) error {
-	r := reading{account: NewAccount(), moments: moments, pods: pods, done: done}
+// read. What is damaged is told to wrong and left out: what registers showed within it is between what they showed before it and
+// with the next carry.
+func readMoments(ctx context.Context, segments []segment, moments []moment, how manner, done func(int, showing), wrong func(error)) error {
+	r := reading{account: NewAccount(), moments: moments, pods: how.pods, done: done}
 	r.hear()
 	var s scanner
 	lost := true
 	for i, seg := range segments {
-		for line, err := range s.lines(seg.path, i == len(segments)-1) {
+		for line, err := range s.lines(seg, i == len(segments)-1) {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -62,18 +77,23 @@ func readMoments(ctx context.Context, segments []segment, moments []moment, pods
 			if line.Body == nil {
 				continue
 			}
+			lost = lost || how.carries[seg.path] && !startsAnew(&line.Record)
 			if lost = !r.take(line.Record, lost, wrong); !lost && r.finished() {
 				return nil
 			}
 		}
+	}
+	if how.totals != nil && (lost || how.cut) {
+		r.take(*how.totals, true, wrong)
 	}
 	r.end()
 	return nil
 }
 
 // lines are those of one segment.
-func (s *scanner) lines(path string, last bool) func(func(scanned, error) bool) {
-	return func(yield func(scanned, error) bool) { s.scan(path, last, yield) }
+func (s *scanner) lines(seg segment, last bool) func(func(scanned, error) bool) {
+	s.until = seg.until
+	return func(yield func(scanned, error) bool) { s.scan(seg.path, last, yield) }
 }
 
 // hear lets the account tell which pods it drops.
@@ -96,7 +116,7 @@ func (r *reading) take(record Record, lost bool, wrong func(error)) bool {
 		return false
 	}
 	if r.account.seq > 0 {
-		r.pass(&record)
+		r.pass(&record, lost)
 	}
 	if lost {
 		r.account = NewAccount()
@@ -123,13 +143,17 @@ func startsAnew(record *Record) bool {
 	return carry || record.Seq == 1
 }
 
-// pass reads the moments that are before a record.
-func (r *reading) pass(record *Record) {
+// pass reads the moments that are before a record; lost says that records before it are missing.
+func (r *reading) pass(record *Record, lost bool) {
 	for r.next < len(r.moments) && r.moments[r.next].passed(headOfRecord(record)) {
 		m := r.moments[r.next]
 		r.next++
 		last := r.account.charged
-		switch boot, how := r.account.before(record, m.wall); how {
+		boot, how := r.account.before(record, m.wall)
+		if lost {
+			how, r.hole = beforeGap, true
+		}
+		switch how {
 		case beforeGap:
 			if len(r.waiting) == 0 {
 				r.before, r.from = r.show(last.Wall, nil), last
@@ -181,7 +205,11 @@ func (r *reading) leaveGap(record *Record) {
 		return
 	}
 	at := record.At
-	even := record.Body.Kind() == KindGap && evenGap(r.from, at)
+	even, length := record.Body.Kind() == KindGap && evenGap(r.from, at), at.Boot-r.from.Boot
+	if r.hole {
+		// Not even the boots in it are known.
+		even, length, r.hole = at.Wall > r.from.Wall, at.Wall-r.from.Wall, false
+	}
 	after := show(r.account.Totals(), at.Wall)
 	if r.pods {
 		after.showPods(r.account, nil)
@@ -190,7 +218,6 @@ func (r *reading) leaveGap(record *Record) {
 		s := r.before
 		// What was dropped before the first of them is no news to the others.
 		r.before.gone = nil
-		length := at.Boot - r.from.Boot
 		if gone := min(m.wall-r.from.Wall, length); even && gone > 0 {
 			s = share{gone, length}.within(s, after)
 			s.at = m.wall

@@ -108,6 +108,8 @@ type Observation struct {
 	Pods []Pod
 	// NodeLabels are the node's where they are known.
 	NodeLabels map[string]string
+	// watched says that it stands for others as well, which saw the same and leave no gap to the Observation before.
+	watched bool
 }
 
 // Basis is what a measured quantity rests on.

@@ -3,6 +3,8 @@
 package ledger
 
 import (
+	"math/big"
+
 	"github.com/gpumeter/gpumeter/pkg/gpu"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
@@ -54,6 +56,8 @@ type cardAccount struct {
 	part, memory sharing.Fraction
 	// since is the boot clock up to which capacity is counted.
 	since int64
+	// used is the boot clock up to which a Use told what the card's devices did.
+	used int64
 	// counter is what the card's energy counter showed last, where metered says that it did.
 	counter int64
 	metered bool
@@ -168,9 +172,12 @@ type openLine struct {
 	// since is the boot clock up to which it is charged.
 	since int64
 	// energy is what the card took and busy how long the device was, in millijoules and milliseconds, since the
-	// line was charged its part of them.
+	// line was charged its part of them. Busy is only what the line is credited its part of.
 	energy, busy int64
-	json         []byte
+	// mayUse is what mostBusy gives for a millisecond, where mayUseOf seats of the device are held; 0 where it is not known.
+	mayUse   sharing.Fraction
+	mayUseOf int
+	json     []byte
 }
 
 // deviceAccount is a device that somebody holds.
@@ -186,11 +193,40 @@ func (l *openLine) used() (Basis, sharing.Fraction) {
 	if l.busy == 0 {
 		return "", sharing.Fraction{}
 	}
+	return l.basisOf(l.device.basis), times(l.line.Weight, l.busy).Scale(max(l.line.Seats, 1), l.device.seats())
+}
+
+// seats are those of the device that are held.
+func (d *deviceAccount) seats() int {
 	seats := 0
-	for _, other := range l.device.lines {
-		seats += max(other.line.Seats, 1)
+	for _, l := range d.lines {
+		seats += max(l.line.Seats, 1)
 	}
-	return l.basisOf(l.device.basis), times(l.line.Weight, l.busy).Scale(max(l.line.Seats, 1), seats)
+	return seats
+}
+
+// mostBusy is how long the device may have been busy since the last Use up to now for the line to be credited its part of
+// it: whoever holds a quarter has used a quarter at most, and what a device did beyond that nobody is credited with.
+func (l *openLine) mostBusy(seats int, now int64) int64 {
+	if l.mayUseOf != seats {
+		l.mayUse, l.mayUseOf = quotient(l.line.Part.Scale(seats, 1), l.line.Weight.Scale(max(l.line.Seats, 1), 1)), seats
+	}
+	return times(l.mayUse, max(now-max(l.card.used, l.since), 0)).Floor()
+}
+
+// quotient is f / g, and 0 where there is none.
+func quotient(f, g sharing.Fraction) sharing.Fraction {
+	var a, b big.Rat
+	_, okA := a.SetString(f.String())
+	_, okB := b.SetString(g.String())
+	if !okA || !okB || b.Sign() == 0 {
+		return sharing.Fraction{}
+	}
+	q, err := sharing.ParseFraction(a.Quo(&a, &b).RatString())
+	if err != nil {
+		return sharing.Fraction{}
+	}
+	return q
 }
 
 // basisOf is what a line's use rests on where that of its device was measured so.

@@ -32,6 +32,8 @@ type segment struct {
 	path string
 	// first is the sequence of its first record.
 	first uint64
+	// until is the last record of it that counts, 0 where all do.
+	until uint64
 }
 
 func segmentName(first uint64) string {
@@ -55,7 +57,7 @@ func listSegments(dir string) ([]segment, error) {
 	var all []segment
 	for _, e := range entries {
 		if first, ok := segmentFirst(e.Name()); ok && e.Type().IsRegular() {
-			all = append(all, segment{filepath.Join(dir, e.Name()), first})
+			all = append(all, segment{path: filepath.Join(dir, e.Name()), first: first})
 		}
 	}
 	// By number and not by name: a thirteenth digit would come too early.
@@ -127,6 +129,8 @@ type scanner struct {
 	link  link
 	boot  string
 	known bool
+	// until is the last record that is wanted, 0 for all.
+	until uint64
 }
 
 // scanSegments goes over the log in dir. Every error is a *damage, and the scan goes on after it, with the next
@@ -205,6 +209,9 @@ func (s *scanner) take(line []byte, at scanned, yield func(scanned, error) bool)
 		}
 		s.known = false
 		return yield(scanned{}, wrong(what, int64(len(line)), err))
+	}
+	if s.until > 0 && r.Seq > s.until {
+		return false
 	}
 	at.Record, at.Prev, at.Link = r, prev, linkOf(line)
 	chained, ordered := !s.known || prev == s.link, r.Seq > s.seq

@@ -44,7 +44,7 @@ func (w *logWriter) write(records []Record) (int, error) {
 		if err := w.append(records[done:end]); err != nil {
 			// What is in the page cache after a failed fsync may be called clean and never be written: so
 			// everything since the last good one is written again, to a file that is opened anew.
-			w.drop()
+			w.takeBack()
 			return done, err
 		}
 		done = end
@@ -84,6 +84,15 @@ func appendLines(out []byte, records []Record, prev link, boot string) ([]byte, 
 		prev, boot = linkOf(out[start:]), r.At.BootID
 	}
 	return out, prev, boot, nil
+}
+
+// takeBack cuts what a write that failed may have left, so that nobody reads it. Where that fails too, it is cut before the next
+// line is written, and readers know from the totals that it does not count.
+func (w *logWriter) takeBack() {
+	w.drop()
+	// What is wrong with the disk is told already.
+	_ = w.reopen()
+	w.drop()
 }
 
 // reopen opens the segment where it is not, and cuts what may be behind its last good line.

@@ -4,6 +4,7 @@ package ledger
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -75,6 +76,26 @@ func rawLines(path string) iter.Seq2[[]byte, error] {
 	}
 }
 
+// raw are the lines of a segment that count, like rawLines.
+func (s segment) raw() iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for line, err := range rawLines(s.path) {
+			if h, ok := headOf(line); ok && s.until > 0 && h.seq > s.until && intact(line) || !yield(line, err) {
+				return
+			}
+		}
+	}
+}
+
+// intact reports whether a line with its newline has the sum that it says.
+func intact(line []byte) bool {
+	if len(line) < lineSumLen+2 || line[len(line)-1] != '\n' {
+		return false
+	}
+	want := lineSum(line[lineSumLen+1 : len(line)-1])
+	return bytes.Equal(line[:lineSumLen], want[:])
+}
+
 // piece is a run of records of one segment in which both clocks went alike.
 type piece struct {
 	// segment is its position in the list of segments.
@@ -97,12 +118,14 @@ type timeline []piece
 func readTimeline(segments []segment) (timeline, error) {
 	heads := make([]head, len(segments))
 	for i, s := range segments {
-		for line, err := range rawLines(s.path) {
+		for line, err := range s.raw() {
 			if err != nil {
 				return nil, err
 			}
-			heads[i], _ = headOf(line)
-			break
+			if intact(line) {
+				heads[i], _ = headOf(line)
+				break
+			}
 		}
 	}
 	var t timeline
@@ -115,7 +138,7 @@ func readTimeline(segments []segment) (timeline, error) {
 			t = append(t, piece{segment: i, start: heads[i], last: heads[i+1].seq - 1, end: heads[i+1].wall})
 			continue
 		}
-		inside, err := readPieces(segments[i].path, i)
+		inside, err := readPieces(segments[i], i)
 		if err != nil {
 			return nil, err
 		}
@@ -127,15 +150,15 @@ func readTimeline(segments []segment) (timeline, error) {
 }
 
 // readPieces cuts a segment where the clocks part.
-func readPieces(path string, position int) (timeline, error) {
+func readPieces(s segment, position int) (timeline, error) {
 	var t timeline
 	var before head
-	for line, err := range rawLines(path) {
+	for line, err := range s.raw() {
 		if err != nil {
 			return nil, err
 		}
 		h, ok := headOf(line)
-		if !ok {
+		if !ok || !intact(line) {
 			continue
 		}
 		if len(t) == 0 || !before.alike(h, clockSlack) {

@@ -90,7 +90,8 @@ type Totals struct {
 type BookState struct {
 	// Durable says that there is a disk to keep it on; false for a book of memory.
 	Durable bool
-	// Degraded says that what is newer than the last commit is in memory only.
+	// Degraded says that what is newer than the last commit is in memory only: the last attempt failed, or one takes
+	// five seconds already.
 	Degraded bool
 	// Err is what went wrong at last, empty since it went well.
 	Err string

@@ -104,7 +104,7 @@ type NodeUsage struct {
 // Missing is a time of one node that the answer lacks, or in which it was not looked.
 type Missing struct {
 	From, To time.Time
-	// Reason is a short word: "no_reading", "node_vanished", "retention", "reset", "log_lost", "unreadable", or a reason
+	// Reason is a short word: "no_reading", "node_vanished", "retention", "reset", "cloned", "log_lost", "unreadable", or a reason
 	// of Gap.
 	Reason string
 	// Text is for people, and says what to do.

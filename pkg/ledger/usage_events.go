@@ -22,6 +22,8 @@ type eventReader struct {
 	seq    uint64
 	wall   int64
 	cards  map[int]Card
+	// hurt: the line before is damaged, of which others tell.
+	hurt bool
 }
 
 // read goes over the segments. Before is how many boundaries are older than every record.
@@ -38,7 +40,7 @@ func (e *eventReader) read(ctx context.Context, segments []segment, before int) 
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		for line, err := range rawLines(seg.path) {
+		for line, err := range seg.raw() {
 			if err != nil {
 				e.answer.lost(err)
 				break
@@ -54,7 +56,8 @@ func (e *eventReader) read(ctx context.Context, segments []segment, before int) 
 // take looks at one line; false after the last boundary.
 func (e *eventReader) take(line []byte, before int) bool {
 	h, ok := headOf(line)
-	if !ok {
+	if !ok || !intact(line) {
+		e.hurt = true
 		return true
 	}
 	for e.passed < len(e.moments) && e.moments[e.passed].passed(h) {
@@ -64,10 +67,10 @@ func (e *eventReader) take(line []byte, before int) bool {
 		return false
 	}
 	window := before + e.passed - 1
-	if e.seq > 0 && h.seq > e.seq+1 && window >= 0 {
+	if e.seq > 0 && h.seq > e.seq+1 && window >= 0 && !e.hurt {
 		e.hole(h)
 	}
-	e.seq, e.wall = h.seq, h.wall
+	e.seq, e.wall, e.hurt = h.seq, h.wall, false
 	if window < 0 || h.kind != KindGap && h.kind != KindCorrection && h.kind != KindBegin {
 		return true
 	}

@@ -24,24 +24,30 @@ func (r *Reader) Usage(ctx context.Context, q Query) (Usage, error) {
 }
 
 // ReadUsage answers a question of several ledgers, some of them at a time. One that cannot be read is missing in the
-// answer, by name; the error says so where none can.
+// answer, by name; the error says so where none can. Of copies of one ledger one counts, as Distinct says.
 func ReadUsage(ctx context.Context, readers []*Reader, q Query) (Usage, error) {
 	if err := q.check(); err != nil {
 		return Usage{}, err
 	}
-	answers := make([]*nodeAnswer, len(readers))
-	errs := make([]error, len(readers))
-	progress := newShares(len(readers), q.Progress)
+	kept, err := distinct(ctx, readers, q.Nodes)
+	if err != nil {
+		return Usage{}, err
+	}
+	answers := make([]*nodeAnswer, len(kept))
+	errs := make([]error, len(kept))
+	progress := newShares(len(kept), q.Progress)
 	slots := make(chan struct{}, max(1, runtime.GOMAXPROCS(0)))
 	var working sync.WaitGroup
-	for i, r := range readers {
+	for i, r := range kept {
 		working.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
 			if errs[i] = ctx.Err(); errs[i] != nil {
 				return
 			}
-			answers[i], errs[i] = r.answer(ctx, &q)
+			if answers[i], errs[i] = r.answer(ctx, &q); errs[i] == nil {
+				r.miss(answers[i])
+			}
 			progress.done(1, r.dir)
 		})
 	}
@@ -54,10 +60,10 @@ func ReadUsage(ctx context.Context, readers []*Reader, q Query) (Usage, error) {
 	}
 	for i, err := range errs {
 		if err != nil {
-			answers[i] = unreadable(readers[i], &q, err)
+			answers[i] = unreadable(kept[i].Reader, &q, err)
 		}
 	}
-	return joinAnswers(readers, answers, &q), nil
+	return joinAnswers(answers, &q), nil
 }
 
 // unreadable is the answer of a ledger that gives none: nobody knows whose it is.
@@ -88,19 +94,13 @@ func (q *Query) wants(namespace, pod string) bool {
 		(len(q.Pods) == 0 || q.Detail != DetailPods || slices.Contains(q.Pods, pod))
 }
 
-// joinAnswers puts what several ledgers said together. A ledger that was given twice counts once.
-func joinAnswers(readers []*Reader, answers []*nodeAnswer, q *Query) Usage {
+// joinAnswers puts what several ledgers said together.
+func joinAnswers(answers []*nodeAnswer, q *Query) Usage {
 	u := Usage{Source: "ledger", Boundaries: q.Boundaries}
-	from := map[string]string{}
-	for i, a := range answers {
+	for _, a := range answers {
 		if len(q.Nodes) > 0 && !a.unknown && !slices.Contains(q.Nodes, a.node.Node) {
 			continue
 		}
-		if other, twice := from[a.node.LedgerID]; twice && a.node.LedgerID != "" {
-			u.Notes = append(u.Notes, fmt.Sprintf("%s and %s are copies of one ledger (%s): the first is counted", other, readers[i].dir, a.node.LedgerID))
-			continue
-		}
-		from[a.node.LedgerID] = readers[i].dir
 		n := len(u.Nodes)
 		u.Nodes = append(u.Nodes, a.node)
 		for j := range a.held {
@@ -139,10 +139,11 @@ type nodeAnswer struct {
 func (r *Reader) answer(ctx context.Context, q *Query) (*nodeAnswer, error) {
 	a := &nodeAnswer{q: q}
 	a.node.Readings = make([]time.Time, len(q.Boundaries))
-	segments, err := listSegments(r.dir)
+	extent, err := r.extent()
 	if err != nil {
 		return nil, err
 	}
+	segments := extent.segments
 	t, err := readTimeline(segments)
 	if err != nil {
 		return nil, err
@@ -151,14 +152,26 @@ func (r *Reader) answer(ctx context.Context, q *Query) (*nodeAnswer, error) {
 		return nil, fmt.Errorf("read the ledger in %s: no segment of it can be read; gpumeter verify says what is wrong", r.dir)
 	}
 	moments, before := t.moments(q.Boundaries)
-	if err := a.read(ctx, segments, moments, before); err != nil {
+	oldest := moments[0].segment
+	if before == 0 {
+		oldest = moments[1].segment
+	}
+	needed := begin(segments, oldest)
+	trust, err := examine(ctx, segments[needed:min(moments[len(moments)-1].segment+2, len(segments))])
+	if err == nil {
+		err = a.read(ctx, segments, moments, before, manner{q.Detail == DetailPods, trust.carries, extent.carry(), extent.cut > 0})
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read the ledger in %s: %w", r.dir, err)
 	}
 	events := eventReader{answer: a, moments: moments[1:]}
 	if err := events.read(ctx, segments, before); err != nil {
 		return nil, fmt.Errorf("read the ledger in %s: %w", r.dir, err)
 	}
-	a.judge(t, r.now())
+	a.judge(t, r.now(), extent.at)
+	a.distrust(trust, &extent, r.now())
+	a.ends(&extent)
+	a.asides(r.dir)
 	return a, nil
 }
 
@@ -182,7 +195,7 @@ func (t timeline) moments(boundaries []time.Time) ([]moment, int) {
 
 // read takes the readings. Those of the series need no more than the segments that boundaries are in; pods come and go
 // between.
-func (a *nodeAnswer) read(ctx context.Context, segments []segment, moments []moment, before int) error {
+func (a *nodeAnswer) read(ctx context.Context, segments []segment, moments []moment, before int, how manner) error {
 	for i := range before {
 		a.add(i, showing{})
 	}
@@ -190,8 +203,8 @@ func (a *nodeAnswer) read(ctx context.Context, segments []segment, moments []mom
 		moments = moments[1:]
 	}
 	wrong := func(err error) { a.lost(err) }
-	if a.q.Detail == DetailPods {
-		return readMoments(ctx, segments[moments[0].segment:], moments, true, a.add, wrong)
+	if how.pods {
+		return readMoments(ctx, segments[begin(segments, moments[0].segment):], moments, how, a.add, wrong)
 	}
 	found := map[int]showing{}
 	for len(moments) > 0 {
@@ -200,7 +213,7 @@ func (a *nodeAnswer) read(ctx context.Context, segments []segment, moments []mom
 			n++
 		}
 		keep := func(i int, s showing) { found[i] = s }
-		if err := readMoments(ctx, segments[moments[0].segment:], moments[:n], false, keep, wrong); err != nil {
+		if err := readMoments(ctx, segments[begin(segments, moments[0].segment):], moments[:n], how, keep, wrong); err != nil {
 			return err
 		}
 		moments = moments[n:]
@@ -321,7 +334,7 @@ func (a *nodeAnswer) lost(err error) {
 }
 
 // judge says what the answer lacks of the time before the oldest and after the newest record.
-func (a *nodeAnswer) judge(t timeline, now time.Time) {
+func (a *nodeAnswer) judge(t timeline, now time.Time, totals Instant) {
 	first, last := a.q.Boundaries[0], a.q.Boundaries[len(a.q.Boundaries)-1]
 	oldest := time.UnixMilli(t[0].start.wall).UTC()
 	if start := later(first, a.node.Created); oldest.After(start) && !a.node.Created.IsZero() && last.After(start) {
@@ -337,6 +350,8 @@ func (a *nodeAnswer) judge(t timeline, now time.Time) {
 			end = later(end, at)
 		}
 	}
+	// What the log lost of the time up to its totals is told apart.
+	end = later(end, time.UnixMilli(totals.Wall).UTC())
 	if until := earlier(last, now); until.Sub(end) > vanishedAfter {
 		a.miss(Missing{
 			From: later(end, first).UTC(), To: until.UTC(), Reason: "node_vanished",

@@ -3,6 +3,7 @@
 package ledger
 
 import (
+	"maps"
 	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/gpu"
@@ -160,6 +161,13 @@ func (s share) within(from, to showing) showing {
 			// One that was dropped with the gap's end did not grow in it.
 			if later, there := to.pods[key]; there {
 				mid.pods[key] = s.held(h, later)
+			}
+		}
+		// Where records are missing, pods may have come.
+		mid.facts = maps.Clone(from.facts)
+		for key, later := range to.pods {
+			if _, there := from.pods[key]; !there {
+				mid.pods[key], mid.facts[key] = s.held(heldShowing{}, later), to.facts[key]
 			}
 		}
 	}

@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/sharing"
@@ -61,6 +61,10 @@ const (
 	ProblemCarry = "carry"
 	// ProblemConservation: what a card had is not what was held and what was not.
 	ProblemConservation = "conservation"
+	// ProblemEnd: the totals beside the log have records that are not at its end.
+	ProblemEnd = "end"
+	// ProblemTotals: the totals beside the log are not of it.
+	ProblemTotals = "totals"
 	// ProblemMissing: records are missing.
 	ProblemMissing = "missing"
 	// ProblemUnread: a file cannot be read, or a newer version wrote it.
@@ -101,14 +105,35 @@ func (v *Verification) problem(p Problem) {
 // could not be done; what is wrong is in the Verification. Progress may be nil.
 func (r *Reader) Verify(ctx context.Context, progress func(done float64, what string)) (Verification, error) {
 	v := Verification{Dir: r.dir}
-	segments, err := listSegments(r.dir)
+	extent, err := r.extent()
 	if err != nil {
 		return v, err
 	}
+	segments := extent.all
 	if len(segments) == 0 {
 		return v, fmt.Errorf("verify the ledger in %s: it has no segments any more", r.dir)
 	}
 	v.Segments = len(segments)
+	j := joint{v: &v}
+	err = proveEach(ctx, segments, func(i int, p *proven) {
+		j.join(p)
+		if progress != nil {
+			progress(float64(i+1)/float64(len(segments)), segments[i].path)
+		}
+	})
+	if err != nil {
+		return v, err
+	}
+	j.close()
+	j.ends(&extent)
+	for _, x := range putAside(r.dir) {
+		v.problem(Problem{Kind: ProblemMissing, File: filepath.Base(x.path), Text: x.text()})
+	}
+	return v, ctx.Err()
+}
+
+// proveEach proves segments, several at a time, and hands them on in their order.
+func proveEach(ctx context.Context, segments []segment, take func(i int, p *proven)) error {
 	proofs := make([]chan *proven, len(segments))
 	for i := range proofs {
 		proofs[i] = make(chan *proven, 1)
@@ -127,22 +152,16 @@ func (r *Reader) Verify(ctx context.Context, progress func(done float64, what st
 			go func() { proofs[i] <- prove(ctx, s, i == len(segments)-1) }()
 		}
 	}()
-	j := joint{v: &v}
 	for i := range segments {
 		select {
 		case <-ctx.Done():
-			return v, ctx.Err()
+			return ctx.Err()
 		case p := <-proofs[i]:
-			j.join(p)
+			take(i, p)
 			<-slots
 		}
-		if progress != nil {
-			progress(float64(i+1)/float64(len(segments)), segments[i].path)
-		}
 	}
-	j.close()
-	v.Notes = append(v.Notes, asideNotes(r.dir)...)
-	return v, ctx.Err()
+	return ctx.Err()
 }
 
 // proven is what one segment says by itself.
@@ -158,13 +177,16 @@ type proven struct {
 	account *Account
 	torn    bool
 	lines   int
+	// hurt is the wall clock of the last good line before the first that is damaged, 0 where there is none.
+	hurt   int64
+	isHurt bool
 }
 
 func prove(ctx context.Context, s segment, last bool) *proven {
 	p := &proven{segment: s}
 	var scan scanner
 	account := NewAccount()
-	for line, err := range scan.lines(s.path, last) {
+	for line, err := range scan.lines(s, last) {
 		if p.lines%4096 == 0 && ctx.Err() != nil {
 			return p
 		}
@@ -233,6 +255,9 @@ func (p *proven) damaged(d *damage, account *Account) *Account {
 		kind = ProblemUnread
 	}
 	p.add(kind, d.After, d.Err.Error())
+	if !p.isHurt {
+		p.hurt, p.isHurt = p.last.At.Wall, true
+	}
 	return nil
 }
 
@@ -345,18 +370,26 @@ func capacityOf(t *Totals) sharing.Fraction {
 	return sum
 }
 
-// asideNotes are the files of a book that were set aside.
-func asideNotes(dir string) []string {
-	names, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil {
-		return nil
+// ends holds the totals beside the log against its end.
+func (j *joint) ends(e *extent) {
+	v := j.v
+	problem := Problem{File: storeName, Record: v.Last}
+	switch {
+	case errors.Is(e.unread, fs.ErrNotExist):
+		problem.Kind, problem.Text = ProblemMissing, "there are no totals beside the log: whether records at its end were cut off nothing can say"
+	case e.unread != nil:
+		problem.Kind, problem.Text = ProblemUnread, e.unread.Error()
+	case e.foreign:
+		problem.Kind, problem.Record = ProblemTotals, e.totals.Seq
+		problem.Text = "the log's record of that number is not the one that the totals beside it are of: one of them was changed or put back"
+	case e.cut > 0:
+		problem.Kind = ProblemEnd
+		problem.Text = fmt.Sprintf("%d records at the end are missing: the totals are of record %d, %s", e.cut, e.totals.Seq, time.UnixMilli(e.at.Wall).UTC().Format(time.RFC3339))
+	case e.pending > 0:
+		v.Notes = append(v.Notes, fmt.Sprintf("%d records at the end are not committed yet: the exporter does not show them, and reports leave them out", e.pending))
+		return
+	default:
+		return
 	}
-	var notes []string
-	for _, name := range names {
-		base := filepath.Base(name)
-		if strings.HasPrefix(base, segmentPrefix) && strings.Contains(base, segmentSuffix+".") && !strings.HasSuffix(base, ".new") {
-			notes = append(notes, fmt.Sprintf("%s was set aside because it could not be read: it is not part of what was verified", base))
-		}
-	}
-	return notes
+	v.problem(problem)
 }

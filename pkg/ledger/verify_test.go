@@ -216,13 +216,16 @@ func TestWhatIsMissingIsNoContradiction(t *testing.T) {
 		if err := os.Rename(d.segments()[1], d.segments()[1]+".corrupt-20261101T000000Z"); err != nil {
 			t.Fatal(err)
 		}
-		if v := verified(t, d); len(v.Problems) != 1 || len(v.Notes) != 1 || !strings.Contains(v.Notes[0], "set aside") {
+		if v := verified(t, d); len(v.Problems) != 2 || v.Contradicts() || !strings.Contains(v.Problems[1].Text, "set aside") {
 			t.Errorf("verification %+v", v)
 		}
 	})
 	t.Run("a line that is being written", func(t *testing.T) {
 		d := threePages(t)
-		edited(t, d.segments()[2], func(data []byte) []byte { return data[:len(data)-3] })
+		last := d.segments()[2]
+		d.see(whole("a-1"))
+		d.ahead()
+		edited(t, last, func(data []byte) []byte { return data[:len(data)-3] })
 		if v := verified(t, d); len(v.Problems) > 0 || len(v.Notes) != 1 || v.Last != d.account.seq-1 {
 			t.Errorf("verification %+v", v)
 		}

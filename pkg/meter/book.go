@@ -42,6 +42,9 @@ type bookkeeper struct {
 	listed   bool
 	began    time.Time
 	observed bool
+	// heard is when the Book heard last of a tick. What is longer than pause is a gap for it.
+	heard time.Time
+	pause time.Duration
 
 	answers chan error
 	running bool
@@ -59,7 +62,9 @@ type bookkeeper struct {
 	// told are the XIDs of the totals toldOf.
 	told   map[XIDKey]uint64
 	toldOf *ledger.Totals
-	err    error
+	// ahead says that more was told than the totals have, while the disk was of no use.
+	ahead bool
+	err   error
 }
 
 func newBookkeeper(cfg Config) (*bookkeeper, error) {
@@ -69,7 +74,7 @@ func newBookkeeper(cfg Config) (*bookkeeper, error) {
 	}
 	return &bookkeeper{
 		book: cfg.Book, every: cfg.CommitEvery, patience: min(cfg.Interval/4, savePatience),
-		slack: min(cfg.Interval/2, cfg.CommitEvery/4), listed: cfg.Allocations != nil,
+		slack: min(cfg.Interval/2, cfg.CommitEvery/4), listed: cfg.Allocations != nil, pause: ledger.LongestPause(cfg.Interval),
 		observer: newObserver(cfg, memory), answers: make(chan error, 1),
 	}, nil
 }
@@ -85,6 +90,7 @@ func (b *bookkeeper) hear(s *scene) {
 		return
 	}
 	o := b.observer.observation(s)
+	b.heard = time.Now()
 	b.urgent = b.urgent || !b.observed || len(o.XIDs) > 0
 	b.observed = true
 	b.book.Observe(o)
@@ -94,7 +100,7 @@ func (b *bookkeeper) hear(s *scene) {
 // ready says whether the Book is to hear of a tick.
 func (b *bookkeeper) ready(s *scene, now time.Time) bool {
 	if b.observed {
-		return true
+		return !b.stale(s, now)
 	}
 	if b.began.IsZero() && s.answered {
 		b.began = now
@@ -103,9 +109,15 @@ func (b *bookkeeper) ready(s *scene, now time.Time) bool {
 	return seen || s.answered && now.Sub(b.began) >= firstPatience
 }
 
-// pause is how long after a commit the next one is due: the first charges do not wait for others, nor do errors of the
+// stale says that a tick would prove what it does not: nobody looked for so long that it is a gap, as where the process was
+// frozen, and the listing was asked for before that. Who held a device then may not have held it since.
+func (b *bookkeeper) stale(s *scene, now time.Time) bool {
+	return now.Sub(b.heard) > b.pause && s.situation.Observed && now.Sub(s.asked) > b.pause
+}
+
+// wait is how long after a commit the next one is due: the first charges do not wait for others, nor do errors of the
 // driver, which are alerted on.
-func (b *bookkeeper) pause() time.Duration {
+func (b *bookkeeper) wait() time.Duration {
 	if b.urgent {
 		return min(b.every, alarmPause)
 	}
@@ -132,7 +144,7 @@ func (b *bookkeeper) due(moment time.Time) <-chan time.Time {
 	if b == nil || !b.pending || b.running && len(b.answers) == 0 {
 		return nil
 	}
-	wait := max(time.Until(b.last.Add(b.pause())), 0)
+	wait := max(time.Until(b.last.Add(b.wait())), 0)
 	if time.Until(moment) <= wait+b.slack {
 		return nil
 	}
@@ -145,7 +157,7 @@ func (b *bookkeeper) finish(xids map[XIDKey]uint64) (*ledger.View, map[XIDKey]ui
 	if b == nil {
 		return nil, xids, nil
 	}
-	if b.last.IsZero() || b.pending && time.Since(b.last) >= b.pause()-b.slack {
+	if b.last.IsZero() || b.pending && time.Since(b.last) >= b.wait()-b.slack {
 		b.commit(xids)
 	}
 	b.settle(b.patience - time.Since(b.start))
@@ -207,6 +219,7 @@ func Committed(v *ledger.View) bool { return v != nil && v.Totals != nil && v.To
 func (b *bookkeeper) lasting(view *ledger.View, xids map[XIDKey]uint64) map[XIDKey]uint64 {
 	switch {
 	case view != nil && view.State.Degraded, view == nil:
+		b.ahead = true
 		return more(b.before, xids)
 	case !Committed(view):
 		return nil
@@ -214,7 +227,16 @@ func (b *bookkeeper) lasting(view *ledger.View, xids map[XIDKey]uint64) map[XIDK
 	if view.Totals != b.toldOf {
 		b.told, b.toldOf = lastingXIDs(view.Totals), view.Totals
 	}
-	return b.told
+	if !b.ahead {
+		return b.told
+	}
+	// The commit that a disk answers at last has what was counted when it began.
+	all := maps.Clone(b.told)
+	for key, n := range more(b.before, xids) {
+		all[key] = max(all[key], n)
+	}
+	b.ahead = !maps.Equal(all, b.told)
+	return all
 }
 
 func lastingXIDs(t *ledger.Totals) map[XIDKey]uint64 {

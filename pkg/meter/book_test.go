@@ -8,6 +8,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,7 +27,9 @@ type notebook struct {
 	err      error
 	slow     time.Duration
 	degrades bool
-	commits  int
+	// since is when the commit began that is under way.
+	since   time.Time
+	commits int
 }
 
 func newNotebook() *notebook {
@@ -54,9 +57,11 @@ func (n *notebook) Commit() error {
 	n.mu.Lock()
 	n.commits++
 	total, err, slow := n.total, n.err, n.slow
+	n.since = time.Now()
 	n.mu.Unlock()
 	time.Sleep(slow)
 	n.set(func(n *notebook) {
+		n.since = time.Time{}
 		if err == nil {
 			n.view = &ledger.View{Totals: &total}
 		} else {
@@ -69,6 +74,9 @@ func (n *notebook) Commit() error {
 func (n *notebook) View() *ledger.View {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if !n.since.IsZero() && time.Since(n.since) >= saveHangs {
+		return &ledger.View{Totals: n.view.Totals, State: ledger.BookState{Degraded: true}}
+	}
 	return n.view
 }
 
@@ -403,6 +411,111 @@ func TestXIDsAreToldWhileTheDiskIsOfNoUseAndNeverFall(t *testing.T) {
 		after(10 * time.Second)
 		if got := mt.Latest().XIDs[key]; got != 10 {
 			t.Errorf("%d after that, want 10", got)
+		}
+	})
+}
+
+func TestXIDsDoNotFallWhenADiskThatHungAnswersAtLast(t *testing.T) {
+	m, n := newMachine(), newNotebook()
+	key := XIDKey{GPU: "GPU-a", GPUInstance: gpu.NoInstance, ComputeInstance: gpu.NoInstance, XID: 31}
+	turning(t, m, keeping(n), func(t *testing.T, mt *Meter) {
+		happen(m, xid("GPU-a", 31))
+		n.set(func(n *notebook) { n.slow = 25 * time.Second })
+		var last uint64
+		for range 12 {
+			m.set(func(m *machine) { m.reading.Events = []gpu.Event{xid("GPU-a", 31)} })
+			for range 10 {
+				after(time.Second)
+				got := mt.Latest().XIDs[key]
+				if got < last {
+					t.Errorf("%d after %d", got, last)
+				}
+				last = got
+			}
+			m.set(func(m *machine) { m.reading.Events = nil })
+		}
+		n.set(func(n *notebook) { n.slow = 0 })
+		after(time.Minute)
+		if got := mt.Latest().XIDs[key]; got != 13 {
+			t.Errorf("%d in the end, want 13", got)
+		}
+	})
+}
+
+// frozen is a machine on which the whole process is frozen in a tick, and a kubelet that answered before that.
+type frozen struct {
+	*machine
+	span atomic.Int64
+	// answered says that the answer is from before it, and is heard after it.
+	answered bool
+}
+
+func (f *frozen) freeze() string {
+	time.Sleep(time.Duration(f.span.Swap(0)))
+	return "boot"
+}
+
+func (f *frozen) List(ctx context.Context) (sharing.Listing, error) {
+	l, err := f.machine.List(ctx)
+	if span := f.span.Load(); f.answered && span > 0 {
+		time.Sleep(time.Duration(span))
+	}
+	return l, err
+}
+
+// Who held a GPU before the process was frozen may be gone since: only who is asked after it can say.
+func TestATickThatWasFrozenProvesNothing(t *testing.T) {
+	for name, answered := range map[string]bool{"asked before it": false, "asked before it and heard after it": true} {
+		t.Run(name, func(t *testing.T) {
+			f, n, rules := &frozen{machine: newMachine(), answered: answered}, newNotebook(), someRules(t)
+			change := func(c *Config) {
+				c.Book, c.Allocations, c.Interval, c.Health, c.BootID = n, f, time.Second, rules, f.freeze
+			}
+			turning(t, f.machine, change, func(t *testing.T, mt *Meter) {
+				after(10 * time.Second)
+				if lineOf(n.last(), "GPU-a").Holder.Pod != "train" {
+					t.Fatalf("%+v", n.last().Lines)
+				}
+				f.span.Store(int64(43 * time.Second))
+				after(1500 * time.Millisecond)
+				thawed := n.last().At.Boot + 40_000
+				f.set(func(m *machine) { m.listing.Allocations = nil })
+				after(time.Minute)
+				heard := 0
+				for _, o := range n.heard {
+					if o.At.Boot < thawed {
+						continue
+					}
+					heard++
+					if l := lineOf(o, "GPU-a"); l.Cause != sharing.CauseFree {
+						t.Errorf("at %d ms it is told of %s", o.At.Boot, l.Holder.Pod)
+					}
+				}
+				if heard < 10 {
+					t.Errorf("heard %d times after it", heard)
+				}
+			})
+		})
+	}
+}
+
+// A kubelet that is silent for a while after it costs what its last answer is too old for, and no false proof.
+func TestAfterAFrozenTickTheKubeletIsWaitedFor(t *testing.T) {
+	f, n, rules := &frozen{machine: newMachine()}, newNotebook(), someRules(t)
+	change := func(c *Config) {
+		c.Book, c.Allocations, c.Interval, c.Health, c.BootID = n, f, time.Second, rules, f.freeze
+	}
+	turning(t, f.machine, change, func(t *testing.T, mt *Meter) {
+		after(10 * time.Second)
+		f.set(func(m *machine) { m.listErr = errors.New("the kubelet is away") })
+		f.span.Store(int64(43 * time.Second))
+		after(time.Minute)
+		if now := n.last().At.Boot; now > 13_000 {
+			t.Errorf("told of %s at %d ms", lineOf(n.last(), "GPU-a").Holder.Pod, now)
+		}
+		after(5 * time.Minute)
+		if l := lineOf(n.last(), "GPU-a"); n.last().At.Boot < 300_000 || l.Cause != sharing.CauseUnobserved {
+			t.Errorf("in the end it is told of %+v", l)
 		}
 	})
 }

@@ -351,7 +351,12 @@ func (m *Meter) tick(ctx context.Context, planned time.Time, deadline time.Durat
 // scene is this tick for the Book.
 func (m *Meter) scene(s sharing.Situation, d *sharing.Division, weights map[gpu.UUID]sharing.Fraction) *scene {
 	_, fresh := m.telemetry.good()
+	var asked time.Time
+	if m.allocations != nil {
+		asked = m.allocations.asked
+	}
 	return &scene{
+		asked:     asked,
 		situation: s, division: d, weights: weights, reading: &m.reading, fresh: fresh, answered: !m.telemetry.lastSuccess.IsZero(),
 		report: m.vigil.report(), xids: m.tally.xids,
 	}

@@ -43,6 +43,8 @@ type scene struct {
 	reading   *gpu.Reading
 	// fresh says that the reading is this tick's, answered that there ever was one.
 	fresh, answered bool
+	// asked is when the listing was asked for that the situation has.
+	asked time.Time
 
 	report *health.Report
 	// xids are all that were counted in this process.

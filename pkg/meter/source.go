@@ -25,7 +25,9 @@ type source[T any] struct {
 	last        answer[T]
 	fresh       bool
 	lastSuccess time.Time
-	took        time.Duration
+	// asked is when the call for the last good answer began.
+	asked time.Time
+	took  time.Duration
 }
 
 type answer[T any] struct {
@@ -95,7 +97,7 @@ func (s *source[T]) take(a answer[T]) {
 	s.running, s.fresh, s.last = false, true, a
 	s.took = a.at.Sub(s.began)
 	if a.err == nil {
-		s.lastSuccess = a.at
+		s.lastSuccess, s.asked = a.at, s.began
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -22,7 +23,7 @@ const longestWindow = 24 * time.Hour
 
 // peaks are what pods' registers came to before the first window, and within each. A pod's series end a while after the
 // pod does, so that its last value in a window need not be one at the end of it. One without a UID may come again
-// and goes on from where it was.
+// and goes on from where it was, and so does one whose UID nobody told for a while.
 func (r *report) peaks(ctx context.Context, t task, found []sighting) ([]sighting, map[string][]float64, error) {
 	all := map[string][]float64{}
 	for _, s := range found {
@@ -40,11 +41,6 @@ func (r *report) peaks(ctx context.Context, t task, found []sighting) ([]sightin
 		}
 		return err
 	}
-	nameless := t.register
-	nameless.matcher = `pod_uid=""`
-	if err := see(nameless, t.batch.moments[0], r.source.cfg.Search, 0); err != nil {
-		return nil, nil, err
-	}
 	for w := range len(t.batch.at) - 1 {
 		if t.batch.at[w+1] < 0 {
 			continue
@@ -61,7 +57,36 @@ func (r *report) peaks(ctx context.Context, t task, found []sighting) ([]sightin
 			}
 		}
 	}
+	if t.batch.at[0] < 0 {
+		return found, all, nil // There was no ledger before.
+	}
+	for _, before := range t.register.ofPods(found) {
+		if err := see(before, t.batch.moments[0], r.source.cfg.Search, 0); err != nil {
+			return nil, nil, err
+		}
+	}
 	return found, all, nil
+}
+
+// uidsPerQuery keep a query well below the length that servers take.
+const uidsPerQuery = 500
+
+// ofPods is the register of all pods without a UID, and of those pods that have no value yet at the first moment.
+func (r register) ofPods(found []sighting) []register {
+	uid := slices.Index(r.labels, "pod_uid")
+	late := map[string]bool{}
+	for _, s := range found {
+		if math.IsNaN(s.values[0]) && s.id[uid] != "" {
+			late[escapeRegexp(s.id[uid])] = true
+		}
+	}
+	r.matcher = `pod_uid=""`
+	all := []register{r}
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(late)), uidsPerQuery) {
+		r.matcher = "pod_uid=~" + strconv.Quote(strings.Join(some, "|"))
+		all = append(all, r)
+	}
+	return all
 }
 
 func nothing(n int) []float64 {
@@ -108,6 +133,12 @@ func (r *report) describe(ctx context.Context, c *cells) error {
 				return err
 			}
 		}
+	}
+	if err := r.kubeNodes(ctx); err != nil {
+		return err
+	}
+	if err := r.kubePods(ctx, c); err != nil {
+		return err
 	}
 	return r.indexCards(ctx, c)
 }
@@ -262,7 +293,6 @@ type podKey struct {
 // describePods reads what the API server said of the pods at any time within the period.
 func (r *report) describePods(ctx context.Context, b batch, c *cells) error {
 	infos := map[podKey]identity{}
-	labels := map[string]map[string]string{}
 	from, to := r.boundaries[0], b.moments[len(b.moments)-1]
 	for start := from; start.Before(to); start = start.Add(longestWindow) {
 		part := min(longestWindow, to.Sub(start))
@@ -275,40 +305,10 @@ func (r *report) describePods(ctx context.Context, b batch, c *cells) error {
 				infos[podKey{node, s.id[0], s.id[1], s.id[2]}] = s.id
 			}
 		}
-		if err := r.kubeLabels(ctx, start.Add(part), part, labels); err != nil {
-			return err
-		}
 	}
 	for key, h := range c.held {
 		if id, ok := infos[podKey{key.node, key.Namespace, key.Pod, key.PodUID}]; ok {
 			h.Workload, h.WorkloadKind = id[3], id[4]
-		}
-		if l := labels[key.PodUID]; key.PodUID != "" && l != nil {
-			h.Labels = l
-		}
-	}
-	return nil
-}
-
-// kubeLabels reads pods' labels from kube-state-metrics, by pod UID: in its writing, where what is not a letter or a
-// digit is an underscore.
-func (r *report) kubeLabels(ctx context.Context, at time.Time, part time.Duration, labels map[string]map[string]string) error {
-	if !r.source.cfg.KubeLabels {
-		return nil
-	}
-	v, err := r.asker.instant(ctx, "last_over_time(kube_pod_labels["+span(part)+"])", at)
-	if err != nil {
-		return err
-	}
-	for _, sample := range v {
-		uid := string(sample.Metric["uid"])
-		for name, value := range sample.Metric {
-			if key, ok := strings.CutPrefix(string(name), "label_"); ok && uid != "" {
-				if labels[uid] == nil {
-					labels[uid] = map[string]string{}
-				}
-				labels[uid][key] = string(value)
-			}
 		}
 	}
 	return nil
@@ -328,6 +328,7 @@ func (r *report) collect(c *cells) {
 			cmp.Compare(x.Profile, y.Profile), cmp.Compare(x.Card, y.Card), cmp.Compare(x.GPUInstance, y.GPUInstance))
 	})
 	for _, x := range c.rest {
+		x.Model = r.modelOf(cardKey{x.Node, x.Card}, x.Window)
 		r.usage.Rest = append(r.usage.Rest, *x)
 	}
 	slices.SortFunc(r.usage.Rest, func(x, y ledger.Rest) int {

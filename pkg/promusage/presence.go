@@ -54,12 +54,7 @@ func (a *asker) look(ctx context.Context, r register, ledgers []string, from, to
 	if !from.Before(to) {
 		return found, nil
 	}
-	step := max(a.cfg.Lookback, (to.Sub(from)/maxPoints).Round(time.Second)+time.Second)
-	steps := int((to.Sub(from) + step - 1) / step)
-	var moments []time.Time
-	for i := steps - 1; i >= 0; i-- {
-		moments = append(moments, to.Add(-time.Duration(i)*step))
-	}
+	step, moments := a.steps(from, to)
 	all, err := a.read(ctx, r, ledgers, moments, lookbacks{step, step})
 	if err != nil {
 		return nil, err
@@ -74,6 +69,15 @@ func (a *asker) look(ctx context.Context, r register, ledgers []string, from, to
 		found[s.ledger] = seen
 	}
 	return found, nil
+}
+
+// steps are the ends of as many equal steps as one query can answer, the last of which is to.
+func (a *asker) steps(from, to time.Time) (step time.Duration, ends []time.Time) {
+	step = max(a.cfg.Lookback, (to.Sub(from)/maxPoints).Round(time.Second)+time.Second)
+	for i := int((to.Sub(from)+step-1)/step) - 1; i >= 0; i-- {
+		ends = append(ends, to.Add(-time.Duration(i)*step))
+	}
+	return step, ends
 }
 
 // sample is the moment of the last sample at or before t, or of the first one after it.

@@ -58,7 +58,7 @@ type Config struct {
 	// Timeout is for one query, Parallel how many run at once.
 	Timeout  time.Duration
 	Parallel int
-	// KubeLabels reads labels of pods and nodes from kube-state-metrics' series where they are kept.
+	// KubeLabels reads labels of pods and nodes from kube-state-metrics' series too; NamespaceLabels are those of namespaces.
 	KubeLabels bool
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time

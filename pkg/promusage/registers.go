@@ -55,16 +55,18 @@ func quantities(what string, labels ...string) quantity {
 
 // registers are those of a report.
 type registers struct {
-	info, created, commit, sequence      register
-	gaps, nodeLabels, devices            register
+	info, created, commit, sequence register
+	gaps, nodeLabels, devices       register
+	// models is the capacity under each name that a card's model has had.
+	models                               register
 	capacity, allocated, rest, corrected quantity
 	namespaces, pods                     quantity
 	namespacesUsed, podsUsed, podsInfo   register
 }
 
 func allRegisters() registers {
-	card := []string{"UUID", "model"}
-	cause := []string{"UUID", "model", "reason"}
+	card := []string{"UUID"}
+	cause := []string{"UUID", "reason"}
 	series := []string{"namespace", "resource", "mode", "model", "profile"}
 	pods := []string{"namespace", "pod", "pod_uid", "container", "UUID", "GPU_I_ID", "resource", "mode", "model", "profile"}
 	used := func(labels []string) []string { return append(slices.Clone(labels), "basis") }
@@ -82,6 +84,7 @@ func allRegisters() registers {
 		created: created, commit: commit, sequence: kept("gpumeter_ledger_sequence"), gaps: gaps,
 		nodeLabels: kept("gpumeter_node_label", "label", "value"),
 		devices:    kept("gpumeter_device_info", "UUID", "gpu"),
+		models:     kept("gpumeter_capacity_gpu_seconds_total", "UUID", "model"),
 		capacity:   quantities("capacity", card...), allocated: quantities("allocated", card...),
 		rest: quantities("unallocated", cause...), corrected: quantities("corrected", cause...),
 		namespaces: quantities("namespace", series...), pods: quantities("pod", pods...),

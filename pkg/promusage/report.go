@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/common/model"
+
 	"github.com/gpumeter/gpumeter/pkg/ledger"
 )
 
@@ -26,12 +28,14 @@ type report struct {
 	late  map[string]int
 	usage ledger.Usage
 
-	mu          sync.Mutex
+	mu sync.Mutex
+	// models are the cards' at each boundary.
+	models      map[cardKey][]string
 	done, total int
 }
 
 func newReport(s *Source, q ledger.Query) *report {
-	r := &report{source: s, asker: newAsker(s), registers: allRegisters(), query: q, late: map[string]int{}}
+	r := &report{source: s, asker: newAsker(s), registers: allRegisters(), query: q, late: map[string]int{}, models: map[cardKey][]string{}}
 	for _, b := range q.Boundaries {
 		r.boundaries = append(r.boundaries, r.asker.latest(b))
 	}
@@ -77,6 +81,9 @@ func (r *report) run(ctx context.Context) error {
 	}
 	r.index()
 	if err := r.schedule(ctx); err != nil {
+		return err
+	}
+	if err := r.clones(ctx); err != nil {
 		return err
 	}
 	if err := r.fill(ctx); err != nil {
@@ -171,8 +178,26 @@ func (r *report) remark(ctx context.Context) {
 	}
 	last := r.boundaries[len(r.boundaries)-1]
 	twice, err := r.asker.instant(ctx, "count by ("+ledgerLabel+") ("+r.registers.sequence.metric+r.asker.selector(nil)+") > 1", last)
-	if err == nil && len(twice) > 0 {
-		r.usage.Notes = append(r.usage.Notes, fmt.Sprintf(
-			"%d ledgers are scraped more than once (a pair of Prometheus servers, a second job); each is counted once", len(twice)))
+	if err != nil {
+		return
 	}
+	if n := asked(twice, r.usage.Nodes); n > 0 {
+		r.usage.Notes = append(r.usage.Notes, fmt.Sprintf(
+			"%d ledgers are scraped more than once (a pair of Prometheus servers, a second job); each is counted once", n))
+	}
+}
+
+// asked counts the ledgers among samples that are of nodes.
+func asked(samples model.Vector, nodes []ledger.NodeUsage) int {
+	ids := map[string]bool{}
+	for i := range nodes {
+		ids[nodes[i].LedgerID] = true
+	}
+	n := 0
+	for _, sample := range samples {
+		if ids[string(sample.Metric[ledgerLabel])] {
+			n++
+		}
+	}
+	return n
 }

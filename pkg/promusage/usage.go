@@ -24,6 +24,8 @@ type task struct {
 	take     func(node int, id identity, window int, difference float64)
 	// pods live shorter than windows, and their series with them.
 	pods bool
+	// models says that it is kept by the name of the card's model too.
+	models bool
 	// whole is the value as the integer that was shown; nil for registers that are not for billing.
 	whole func(float64) int64
 }
@@ -38,7 +40,6 @@ type heldKey struct {
 type restKey struct {
 	node, window int
 	card         gpu.UUID
-	model        string
 	cause        sharing.Cause
 	corrected    bool
 }
@@ -83,13 +84,19 @@ func (r *report) tasks(b batch, c *cells) []task {
 			}
 		}
 	}
-	all := []task{
-		{held.gpu, b, holder(func(h *ledger.Held, _ identity, d float64) { h.GPU += int64(d) }), pods, millionths},
-		{held.memory, b, holder(func(h *ledger.Held, _ identity, d float64) { h.Memory += d / (1 << 30) }), pods, nil},
-		{held.energy, b, holder(func(h *ledger.Held, _ identity, d float64) { h.Energy += int64(d) }), pods, microjoules},
-		{heldUsed, b, holder(addUsed), pods, millionths},
-		{g.gaps, b, r.gap, false, millionths},
+	add := func(g register, take func(int, identity, int, float64), whole func(float64) int64) task {
+		return task{register: g, batch: b, take: take, whole: whole}
 	}
+	all := []task{
+		add(held.gpu, holder(func(h *ledger.Held, _ identity, d float64) { h.GPU += int64(d) }), millionths),
+		add(held.memory, holder(func(h *ledger.Held, _ identity, d float64) { h.Memory += d / (1 << 30) }), nil),
+		add(held.energy, holder(func(h *ledger.Held, _ identity, d float64) { h.Energy += int64(d) }), microjoules),
+		add(heldUsed, holder(addUsed), millionths),
+	}
+	for i := range all {
+		all[i].pods = pods
+	}
+	all = append(all, add(g.gaps, r.gap, millionths))
 	for _, kind := range []struct {
 		quantity
 		corrected bool
@@ -98,9 +105,14 @@ func (r *report) tasks(b batch, c *cells) []task {
 			return func(node int, id identity, window int, d float64) { into(c.card(node, id, window, kind.corrected), d) }
 		}
 		all = append(all,
-			task{kind.gpu, b, card(func(x *ledger.Rest, d float64) { x.GPU += int64(d) }), false, millionths},
-			task{kind.memory, b, card(func(x *ledger.Rest, d float64) { x.Memory += d / (1 << 30) }), false, nil},
-			task{kind.energy, b, card(func(x *ledger.Rest, d float64) { x.Energy += int64(d) }), false, microjoules})
+			add(kind.gpu, card(func(x *ledger.Rest, d float64) { x.GPU += int64(d) }), millionths),
+			add(kind.memory, card(func(x *ledger.Rest, d float64) { x.Memory += d / (1 << 30) }), nil),
+			add(kind.energy, card(func(x *ledger.Rest, d float64) { x.Energy += int64(d) }), microjoules))
+	}
+	for i := range all {
+		if all[i].register.metric == g.models.metric {
+			all[i].register, all[i].models = g.models, true
+		}
 	}
 	return all
 }
@@ -149,13 +161,13 @@ func instance(label string) int {
 }
 
 func (c *cells) card(node int, id identity, window int, corrected bool) *ledger.Rest {
-	key := restKey{node: node, window: window, card: gpu.UUID(id[0]), model: id[1], corrected: corrected}
-	if len(id) > 2 {
-		key.cause = sharing.Cause(id[2])
+	key := restKey{node: node, window: window, card: gpu.UUID(id[0]), corrected: corrected}
+	if len(id) > 1 {
+		key.cause = sharing.Cause(id[1])
 	}
 	x := c.rest[key]
 	if x == nil {
-		x = &ledger.Rest{Node: node, Window: window, Card: key.card, Model: key.model, Cause: key.cause, Corrected: corrected}
+		x = &ledger.Rest{Node: node, Window: window, Card: key.card, Cause: key.cause, Corrected: corrected}
 		c.rest[key] = x
 	}
 	return x
@@ -199,6 +211,9 @@ func (r *report) perform(ctx context.Context, t task) error {
 	found, err := r.asker.read(ctx, t.register, t.batch.ids, t.batch.moments, r.source.lookbacks())
 	if err != nil {
 		return err
+	}
+	if t.models {
+		found = r.newest(t.batch, found)
 	}
 	var peaks map[string][]float64
 	if t.pods {

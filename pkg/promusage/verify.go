@@ -85,6 +85,9 @@ func (r *report) verify(ctx context.Context) (Verification, error) {
 	if err := r.schedule(ctx); err != nil {
 		return v, err
 	}
+	if err := r.clones(ctx); err != nil {
+		return v, err
+	}
 	batches := r.batches()
 	for i, b := range batches {
 		if err := r.verifyBatch(ctx, b, &v); err != nil {

@@ -64,15 +64,16 @@ func (t *tally) add(r *bill.Row) {
 	}
 }
 
-// segments are what was held: used, wasted, and what of it nobody measured. Used may exceed what was held of a shared
-// GPU; it is drawn to the end of the bar.
+// segments are what was held: used, wasted, and what of it nobody measured. Used that exceeds what was held is drawn to the
+// end of the bar.
 func (t *tally) segments(whole decimal.Decimal) []segment {
-	used := decimal.Max(decimal.Zero, decimal.Min(t.used, t.hours.Sub(t.wasted)))
+	wasted := decimal.Max(decimal.Zero, t.wasted)
+	used := decimal.Max(decimal.Zero, decimal.Min(t.used, t.hours.Sub(wasted)))
 	var all []segment
 	for _, s := range []struct {
 		class, label string
 		hours        decimal.Decimal
-	}{{"used", "used", used}, {"wasted", "held, not used", t.wasted}, {"unmeasured", "held, not measured", t.hours.Sub(used).Sub(t.wasted)}} {
+	}{{"used", "used", used}, {"wasted", "held, not used", wasted}, {"unmeasured", "held, not measured", t.hours.Sub(used).Sub(wasted)}} {
 		if s.hours.IsPositive() {
 			all = append(all, newSegment(s.class, s.label, s.hours, whole))
 		}

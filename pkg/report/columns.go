@@ -143,6 +143,39 @@ func priceColumn() column {
 	}}
 }
 
+// alignedPriceColumn is it for people: all with the decimals of the one that has most.
+func alignedPriceColumn(b *bill.Bill) column {
+	decimals := int32(0)
+	for i := range b.Rows {
+		if p := b.Rows[i].UnitPrice; p.Valid {
+			decimals = max(decimals, -p.Decimal.Exponent())
+		}
+	}
+	c := priceColumn()
+	c.of = func(_ *bill.Bill, r *bill.Row) value {
+		if !r.UnitPrice.Valid {
+			return value{}
+		}
+		return ours(r.UnitPrice.Decimal.StringFixed(decimals))
+	}
+	return c
+}
+
+// namedColumns are the key columns for people, who see that a holder has no name there.
+func namedColumns(b *bill.Bill) []column {
+	columns := keyColumns(b)
+	for i := range columns {
+		of := columns[i].of
+		columns[i].of = func(b *bill.Bill, r *bill.Row) value {
+			if v := of(b, r); v.text != "" || r.Kind != bill.KindHeld && (r.Kind != bill.KindAdjustment || r.Cause != "") {
+				return v
+			}
+			return ours(orNone(""))
+		}
+	}
+	return columns
+}
+
 func discountColumn() column {
 	return column{name: "discount_percent", title: "disc. %", number: true, of: func(b *bill.Bill, r *bill.Row) value {
 		if !priced(b) || r.ListCost.IsZero() {

@@ -40,7 +40,7 @@ func FOCUSVersions() []string { return []string{"1.2", "1.3"} }
 // origin, those that nobody held among them, add up to exactly 1; 1.3 has columns for that, in 1.2 they are custom
 // ones. ListCost and ContractedCost are the exact products of quantity and list price, since an allocated charge has its
 // origin's unit prices; discounts, quotas and the share of what nobody held are in EffectiveCost and BilledCost, whose
-// sum is the bill's total: an Adjustment for the rounding of its amounts comes last.
+// sum is the bill's total: an Adjustment for the rounding of its amounts, and of its list cost, comes last.
 func FOCUS(w io.Writer, b *bill.Bill, version string, o FOCUSOptions) error {
 	if !slices.Contains(FOCUSVersions(), version) {
 		return fmt.Errorf("write the report as FOCUS %s: want version %s", version, strings.Join(FOCUSVersions(), " or "))
@@ -102,8 +102,11 @@ type charge struct {
 
 // focusCharges are the charges of b, in its order.
 func focusCharges(b *bill.Bill) ([]charge, error) {
-	if !priced(b) {
+	switch {
+	case !priced(b):
 		return nil, errors.New("the bill has no prices, and FOCUS is of costs: give a price book")
+	case b.OfHolders:
+		return nil, errors.New("the bill shows only what some namespaces or pods held, and FOCUS is of whole GPUs: make it without these filters")
 	}
 	var charges []charge
 	for i := range b.Rows {
@@ -153,11 +156,15 @@ func decimalOf(f sharing.Fraction) decimal.Decimal {
 	return d.DivRound(by, ratioDecimals)
 }
 
-// evenOut adds the charge that makes the sum of all the bill's total.
+// evenOut adds the charge that makes the sums of all the bill's total and list cost. Corrections are in no list cost of
+// the bill.
 func evenOut(b *bill.Bill, charges []charge) ([]charge, error) {
-	exact := decimal.Zero
+	exact, listed := decimal.Zero, decimal.Zero
 	for i := range charges {
 		exact = exact.Add(charges[i].billed)
+		if charges[i].item.Kind != bill.KindAdjustment {
+			listed = listed.Add(charges[i].listed)
+		}
 	}
 	apart := b.Total.TotalCost.Sub(exact)
 	// A cent for each sum of the total, and what 12 decimals of each can come to.
@@ -165,8 +172,9 @@ func evenOut(b *bill.Bill, charges []charge) ([]charge, error) {
 	if apart.Abs().GreaterThan(allowed) {
 		return nil, fmt.Errorf("its items cost %s %s and its total is %s: the bill was not made of all of its items", exact, b.Currency, b.Total.TotalCost)
 	}
-	if apart.IsZero() {
+	listApart := b.Total.ListCost.Sub(listed)
+	if apart.IsZero() && listApart.IsZero() {
 		return charges, nil
 	}
-	return append(charges, charge{listed: apart, billed: apart}), nil
+	return append(charges, charge{listed: listApart, billed: apart}), nil
 }

@@ -52,6 +52,7 @@ type page struct {
 	WasteNote         string
 	Table             sheet
 	Missing, Gaps     []absenceText
+	MoreGaps          string
 	Notes, Unbalanced []string
 	How               []fact
 	Generator         string
@@ -110,8 +111,10 @@ func newPage(b *bill.Bill, o Options) page {
 		Style: template.CSS(pageStyle), Period: periodName(b.From, b.To, b.Zone),
 		Zone:     fmt.Sprintf("%s – %s, %s", b.From.In(b.Zone).Format(minute), b.To.In(b.Zone).Format(minute), b.Zone),
 		Currency: b.Currency, Scope: scope(b), Status: statusOf(b), Tiles: tiles(b), Where: whereBar(b), Causes: causesOf(b), Heat: newHeat(b),
-		Table: sheetOf(b), Missing: absenceTexts(missing(b)), Gaps: absenceTexts(gaps(b)), How: how(b), Generator: visible(o.Generator),
+		Table: sheetOf(b), Missing: absenceTexts(missing(b)), How: how(b), Generator: visible(o.Generator),
 	}
+	unseen, more := someGaps(b)
+	p.Gaps, p.MoreGaps = absenceTexts(unseen), more
 	p.Title = "GPU bill, " + p.Period
 	p.Legend = p.Where.Segments
 	p.Tenants, p.TenantsBy, p.Others = tenantBars(b)
@@ -233,9 +236,9 @@ func how(b *bill.Bill) []fact {
 func sheetOf(b *bill.Bill) sheet {
 	var all []column
 	all = append(all, column{title: "kind", of: what})
-	all = append(all, keyColumns(b)...)
+	all = append(all, namedColumns(b)...)
 	keys := len(all)
-	all = append(all, hoursColumn(), priceColumn())
+	all = append(all, hoursColumn(), alignedPriceColumn(b))
 	all = append(all, costColumns()...)
 	all = append(all, usedColumn(2), wastedColumn(2), energyColumn(1), memoryColumn(1), completeColumn())
 	rows := make([]*bill.Row, 0, len(b.Rows)+1)

@@ -138,3 +138,29 @@ func TestABillAsMadeIsWrittenInEveryWay(t *testing.T) {
 		}
 	})
 }
+
+func sumIsTheBills(t interface{ Errorf(string, ...any) }, b *bill.Bill, rows []map[string]string, o FOCUSOptions) {
+	billed, effective, listed, contracted := decimal.Zero, decimal.Zero, decimal.Zero, decimal.Zero
+	for _, row := range rows {
+		if row["ChargeClass"] != "Correction" {
+			listed = listed.Add(decimal.RequireFromString(row["ListCost"]))
+			contracted = contracted.Add(decimal.RequireFromString(row["ContractedCost"]))
+		}
+		billed = billed.Add(decimal.RequireFromString(row["BilledCost"]))
+		effective = effective.Add(decimal.RequireFromString(row["EffectiveCost"]))
+	}
+	// Without a unit price a cost is that of the charges it rests on: the rounding of the list cost is of list costs.
+	if !listed.Equal(b.Total.ListCost) || !contracted.Equal(b.Total.ListCost) {
+		t.Errorf("ListCost adds up to %s, ContractedCost to %s, the bill says %s", listed, contracted, b.Total.ListCost)
+	}
+	want := b.Total.TotalCost
+	if !effective.Equal(want) {
+		t.Errorf("EffectiveCost adds up to %s, the bill says %s", effective, want)
+	}
+	if o.Showback {
+		want = decimal.Zero
+	}
+	if !billed.Equal(want) {
+		t.Errorf("BilledCost adds up to %s, want %s", billed, want)
+	}
+}

@@ -33,6 +33,22 @@ func gaps(b *bill.Bill) []absence {
 	return absences(b, func(n *bill.Node) []ledger.Missing { return n.Gaps })
 }
 
+// mostGaps are told one by one: of a large cluster there may be one for each node.
+const mostGaps = 20
+
+// someGaps are the first gaps, and what is said of the others.
+func someGaps(b *bill.Bill) (some []absence, more string) {
+	all := gaps(b)
+	if len(all) <= mostGaps {
+		return all, ""
+	}
+	var rest time.Duration
+	for _, a := range all[mostGaps:] {
+		rest += a.to.Sub(a.from)
+	}
+	return all[:mostGaps], counted(len(all)-mostGaps, "more time") + ", " + lasted(rest) + " together"
+}
+
 func absences(b *bill.Bill, of func(*bill.Node) []ledger.Missing) []absence {
 	var all []absence
 	for i := range b.Nodes {
@@ -58,7 +74,7 @@ func balance(b *bill.Bill) (string, bool) {
 	if !late.IsZero() {
 		sum += " + " + hoursText(late) + " adjustments"
 	}
-	if b.Capacity.IsZero() {
+	if b.OfHolders || b.Capacity.IsZero() && !held.Add(rest).IsZero() {
 		sum += " GPU-hours, of a part of what there was"
 	} else {
 		sum = hoursText(b.Capacity) + " GPU-hours of capacity = " + sum

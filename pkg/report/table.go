@@ -74,12 +74,12 @@ func writeRows(out *bufio.Writer, b *bill.Bill, o Options) {
 
 // tableLines are the columns worth showing, and the rows with their total.
 func tableLines(b *bill.Bill, o Options) ([]column, []line) {
-	all := append([]column{{title: "", of: what}}, keyColumns(b)...)
+	all := append([]column{{title: "", of: what}}, namedColumns(b)...)
 	keys := len(all)
 	if o.View == Platform {
 		all = append(all, platformColumns()...)
 	} else {
-		all = append(all, financeColumns()...)
+		all = append(all, financeColumns(b)...)
 	}
 	rows := make([]*bill.Row, 0, len(b.Rows)+1)
 	for i := range b.Rows {
@@ -133,8 +133,8 @@ func shown(c column, v value) string {
 	return visible(v.text)
 }
 
-func financeColumns() []column {
-	columns := append([]column{hoursColumn(), priceColumn()}, costColumns()...)
+func financeColumns(b *bill.Bill) []column {
+	columns := append([]column{hoursColumn(), alignedPriceColumn(b)}, costColumns()...)
 	return append(columns, completeColumn())
 }
 
@@ -234,7 +234,11 @@ func writeAbsences(out *bufio.Writer, b *bill.Bill) {
 			fmt.Fprintf(out, "            %s  %s – %s (%s)  %s: %s\n", visible(a.node), a.from.Format(second), a.to.Format(second), a.lasted(), visible(a.reason), visible(a.text))
 		}
 	}
-	for _, a := range gaps(b) {
+	unseen, more := someGaps(b)
+	for _, a := range unseen {
 		fmt.Fprintf(out, "Not seen    %s  %s – %s (%s)  %s: %s\n", visible(a.node), a.from.Format(second), a.to.Format(second), a.lasted(), visible(a.reason), visible(a.text))
+	}
+	if more != "" {
+		fmt.Fprintf(out, "Not seen    %s\n", more)
 	}
 }

@@ -7,11 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,39 +43,50 @@ func TestARealPrometheusServerBillsWhatTheLedgerBills(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kube := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		_, _ = io.WriteString(w, kubeStateMetrics)
+	}))
+	t.Cleanup(kube.Close)
 	config := fmt.Sprintf(`global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 5s}
 rule_files: [%q]
 scrape_configs:
 - {job_name: gpumeter, static_configs: [{targets: [%q], labels: {namespace: gpu-system, pod: exporter-1}}]}
 - {job_name: again, scrape_interval: 3s, honor_labels: true, static_configs: [{targets: [%q]}]}
-`, rules, node, node)
+- {job_name: kube-state-metrics, static_configs: [{targets: ['%s'], labels: {namespace: monitoring}}]}
+`, rules, node, node, kube.Listener.Addr())
 	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// At another speed its clock would be stepped back by the kill.
-	demo := func() *exec.Cmd {
-		return start(t, program, "demo", "--address", node, "--speed", "1", "--ledger-dir", ledgers)
+	demo := func(address, dir string) *exec.Cmd {
+		return start(t, program, "demo", "--month=false", "--address", address, "--speed", "1", "--ledger-dir", dir)
 	}
 	begin := time.Now().Add(-time.Second).Truncate(time.Millisecond)
-	first := demo()
+	first := demo(node, ledgers)
+	// A second exporter of the node, with a ledger of its own, that nobody scrapes.
+	rival := t.TempDir()
+	stranger := demo(freeAddress(t), rival)
 	start(t, server, "--config.file", filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", api)
 	url := "http://" + api
 	waitFor(t, "Prometheus", func() bool { return ok(url + "/-/ready") })
 	waitFor(t, "the first commit", func() bool { return sequence(t, url) > 0 })
 	time.Sleep(25 * time.Second)
+	backup := filepath.Join(t.TempDir(), "backup")
+	if err := os.CopyFS(backup, os.DirFS(ledgers)); err != nil {
+		t.Fatal(err)
+	}
 	if err := first.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = first.Wait()
 	before := sequence(t, url)
-	second := demo()
+	second := demo(node, ledgers)
 	waitFor(t, "a commit after the kill", func() bool { return sequence(t, url) > before })
 	time.Sleep(15 * time.Second)
 	// It is stopped before the end is read, so that no scrape is on its way.
-	if err := second.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	_ = second.Wait()
+	stop(t, stranger)
+	stop(t, second)
 	time.Sleep(2 * time.Second)
 	end := time.Now().Truncate(time.Millisecond)
 
@@ -106,6 +120,87 @@ scrape_configs:
 		t.Errorf("verify: %+v, %v", v, err)
 	}
 	t.Logf("%d numbers agree, %d readings of %d GPUs add up", len(got), v.Checked, v.GPUs)
+
+	// A copy of the node's disk goes on by itself.
+	clone := filepath.Join(t.TempDir(), "clone")
+	if err := os.CopyFS(clone, os.DirFS(backup)); err != nil {
+		t.Fatal(err)
+	}
+	third := demo(freeAddress(t), clone)
+	// What is younger than the time that samples may be on their way is not read at the command line.
+	time.Sleep(time.Until(end.Add(promusage.DefaultSettle + time.Second)))
+	stop(t, third)
+	tool := commandLine{t, program, []string{"--from", begin.Format(time.RFC3339Nano), "--to", end.Format(time.RFC3339Nano)}}
+	tool.answers(url, ledgers, copies{backup, clone, rival}, n.LedgerID)
+}
+
+// kubeStateMetrics is a page of it, about what the demo node shows.
+const kubeStateMetrics = `kube_namespace_labels{namespace="inference",label_team="answers"} 1
+kube_namespace_labels{namespace="ml-research",label_team="science"} 1
+kube_node_labels{node="gpu-node-1",label_zone="z1"} 1
+`
+
+// commandLine runs gpumeter for one period.
+type commandLine struct {
+	t       *testing.T
+	program string
+	period  []string
+}
+
+// run is what a command says and its exit code.
+func (c commandLine) run(args ...string) (string, int) {
+	c.t.Helper()
+	out, err := exec.CommandContext(c.t.Context(), c.program, args...).CombinedOutput()
+	exit, failed := errors.AsType[*exec.ExitError](err)
+	if err != nil && !failed {
+		c.t.Fatal(err)
+	}
+	if failed {
+		return string(out), exit.ExitCode()
+	}
+	return string(out), 0
+}
+
+// copies are ledgers that are not to be counted beside the node's own: a backup of it, a copy that went on by itself, and that of a
+// second exporter on the node.
+type copies struct{ backup, clone, rival string }
+
+// answers asks a server and a ledger all that can be asked of both.
+func (c commandLine) answers(url, ledgers string, beside copies, id string) {
+	c.t.Helper()
+	const incomplete, unbalanced = 2, 3
+	for _, tt := range []struct {
+		name  string
+		args  []string
+		whole bool
+		code  int
+		says  []string
+	}{
+		{"reconcile", []string{"report", "--reconcile", "--prometheus", url, "--ledger", ledgers}, false, 0, []string{"They agree in every number", "inference", "TOTAL"}},
+		{"reconcile beside an older copy", []string{"report", "--reconcile", "--prometheus", url, "--ledger", beside.backup, "--ledger", ledgers}, false, 0, []string{"They agree in every number", "copies of one ledger"}},
+		{"reconcile with an older copy alone", []string{"report", "--reconcile", "--prometheus", url, "--ledger", beside.backup}, false, 0, []string{"DIFFERENCE", "read"}},
+		{"report of a copy too", []string{"report", "--ledger", ledgers, "--ledger", beside.clone}, false, incomplete, []string{"INCOMPLETE", "ledger of its own"}},
+		{"report of two exporters on a node", []string{"report", "--ledger", ledgers, "--ledger", beside.rival}, false, unbalanced, []string{"more than one ledger at the same time"}},
+		{"report by labels", []string{"report", "--prometheus", url, "--kube-labels", "--group-by", "namespace-label:team,node-label:zone"}, false, 0, []string{"science", "answers", "z1"}},
+		{"report of what nobody keeps", []string{"report", "--prometheus", url, "--lookback", "1s", "--rule-lookback", "1s"}, false, incomplete, []string{"INCOMPLETE"}},
+		{"explain", []string{"explain", "--prometheus", url, "--namespace", "inference"}, false, 0, []string{"inference/chat-", "nvidia.com/gpu.shared"}},
+		{"explain a row that is none", []string{"explain", "--prometheus", url, "nothing"}, false, 1, []string{"no such row"}},
+		{"verify", []string{"verify", "--prometheus", url, "--step", "1s"}, false, 0, []string{"PROVEN"}},
+		{"verify a time before", []string{"verify", "--prometheus", url, "--from", "-48h", "--to", "-24h"}, true, 1, []string{"no ledger of a GPU node"}},
+		{"verify the ledger", []string{"verify", "--ledger", ledgers}, true, 0, []string{"PROVEN", id}},
+	} {
+		args := tt.args
+		if !tt.whole {
+			args = slices.Concat(args[:1], c.period, args[1:])
+		}
+		if out, code := c.run(args...); code != tt.code || !containsAll(out, tt.says) {
+			c.t.Errorf("%s: exit code %d, want %d and %q:\n%s", tt.name, code, tt.code, tt.says, out)
+		}
+	}
+}
+
+func containsAll(text string, words []string) bool {
+	return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) })
 }
 
 func freeAddress(t *testing.T) string {
@@ -139,6 +234,15 @@ func start(t *testing.T, name string, args ...string) *exec.Cmd {
 		}
 	})
 	return c
+}
+
+// stop ends a program in good order.
+func stop(t *testing.T, c *exec.Cmd) {
+	t.Helper()
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait()
 }
 
 func waitFor(t *testing.T, what string, is func() bool) {

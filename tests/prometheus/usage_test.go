@@ -512,24 +512,7 @@ func TestPodsThatEndWithinAWindowAreChargedInIt(t *testing.T) {
 func TestTheHourlyRuleCarriesWhereSamplesAreGone(t *testing.T) {
 	db := openStorage(t)
 	m := meterOf{id: "l1", node: "n", born: epoch.Add(-30 * time.Hour)}
-	app := db.Appender(t.Context())
-	for hour := -3; hour <= 3; hour++ {
-		at := epoch.Add(time.Duration(hour)*time.Hour - 20*time.Second)
-		for key, v := range m.page(at.Add(-10 * time.Second)) {
-			l := labels.NewBuilder(labelsOf(t, key))
-			name := strings.TrimSuffix(strings.TrimPrefix(labelsOf(t, key).Get("__name__"), "gpumeter_"), "_total")
-			l.Set("__name__", "gpumeter:"+strings.TrimSuffix(name, "_timestamp_seconds")+map[bool]string{true: "_timestamp"}[strings.HasSuffix(name, "_timestamp_seconds")]+":hourly")
-			if strings.HasPrefix(name, "observation_gap") {
-				l.Set("__name__", "gpumeter:observation_gap:hourly")
-			}
-			if _, err := app.Append(0, l.Labels(), at.UnixMilli(), v); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if err := app.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	hourlyOf(t, db, m, -3, 3, "")
 	scrapes(t, newTarget(db, "a", nil), m, epoch.Add(90*time.Minute), epoch.Add(4*time.Hour), 15*time.Second, nil)
 	u, err := reader(t, &web{storage: db}, nil).Usage(t.Context(), ledger.Query{Boundaries: hours(-1, 0, 1, 2)})
 	if err != nil {

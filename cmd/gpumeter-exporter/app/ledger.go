@@ -148,13 +148,30 @@ func (a *App) keepBook(mc *meter.Config) error {
 	}
 	a.book = ledger.OpenBook(ledger.BookConfig{
 		Dir: a.cfg.ledgerDir(), Node: a.host, Cluster: a.cfg.Ledger.Cluster, Version: Version(), Policy: mc.Policy.Name(),
-		Interval: mc.Interval, Retention: retention, MaxBytes: size, Log: a.log,
+		Interval: lookEvery(mc.Interval, a.speed()), Retention: retention, MaxBytes: size, Log: a.log,
 	})
 	mc.Book, mc.CommitEvery, mc.Clock = a.book, a.cfg.Ledger.Commit, a.clock()
 	if a.node != nil {
 		mc.NodeLabels = newNodeLabels(a.cfg.Ledger.NodeLabels, a.node.Watch).now
 	}
 	return nil
+}
+
+// speed is how fast the ledger's clock is: a simulated node's, else 1.
+func (a *App) speed() float64 {
+	if a.sources.Node() == nil {
+		return 1
+	}
+	return a.cfg.Speed
+}
+
+// lookEvery is how often the meter looks by a clock of that speed. What holds a machine up for a moment is minutes of a fast
+// story on it, and no gap in that.
+func lookEvery(interval time.Duration, speed float64) time.Duration {
+	if speed <= 1 {
+		return interval
+	}
+	return max(time.Duration(speed*float64(ledger.LongestPause(interval))), ledger.StallAfter) / 3
 }
 
 // nodeLabels are the node's labels that are asked for. It is for one caller at a time.

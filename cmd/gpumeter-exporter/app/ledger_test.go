@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpumeter/gpumeter/pkg/cluster"
+	"github.com/gpumeter/gpumeter/pkg/ledger"
 )
 
 func TestTheLedgersFlags(t *testing.T) {
@@ -72,6 +73,25 @@ func TestTimesAndSizesAreReadAsTheyAreWritten(t *testing.T) {
 	for text, want := range map[string]int64{"1GiB": 1 << 30, "1.5 GiB": 3 << 29, "67108864": 64 << 20, "2TiB": 2 << 40, "65536KiB": 64 << 20} {
 		if got, err := (LedgerConfig{MaxSize: text}).maxSize(); got != want || err != nil {
 			t.Errorf("%q is %v, %v", text, got, err)
+		}
+	}
+}
+
+func TestAFastStoryHasNoGapWhereItsMachineIsHeldUp(t *testing.T) {
+	for _, tt := range []struct {
+		interval time.Duration
+		speed    float64
+		want     time.Duration
+	}{
+		{time.Second, 1, 10 * time.Second},
+		{time.Minute, 1, 3 * time.Minute},
+		{time.Second, 0.5, 10 * time.Second},
+		{time.Second, 2, 5 * time.Minute},
+		{250 * time.Millisecond, 60, 10 * time.Minute},
+		{30 * time.Second, 60, 90 * time.Minute},
+	} {
+		if got := ledger.LongestPause(lookEvery(tt.interval, tt.speed)); got != tt.want {
+			t.Errorf("every %v at speed %g: a gap from %v on, want %v", tt.interval, tt.speed, got, tt.want)
 		}
 	}
 }

@@ -125,14 +125,14 @@ func (r *report) describe(ctx context.Context, c *cells) error {
 				a.Labels[s.id[0]] = s.id[1]
 			}
 		}
-		if err := r.resets(ctx, b); err != nil {
-			return err
-		}
 		if r.query.Detail == ledger.DetailPods {
 			if err := r.describePods(ctx, b, c); err != nil {
 				return err
 			}
 		}
+	}
+	if err := r.resets(ctx); err != nil {
+		return err
 	}
 	if err := r.kubeNodes(ctx); err != nil {
 		return err
@@ -184,80 +184,6 @@ func (r *report) readings(ctx context.Context, b batch) error {
 		}
 	}
 	return nil
-}
-
-// resets looks for registers that fell and grew on, in the sequence of each ledger: by the hourly rule where there is
-// one, else sample by sample.
-func (r *report) resets(ctx context.Context, b batch) error {
-	from, to := b.moments[0], b.moments[len(b.moments)-1]
-	if !from.Before(to) {
-		return nil
-	}
-	sequence := r.registers.sequence
-	ruled, err := r.asker.fell(ctx, sequence.rule, b.ids, to, to.Sub(from))
-	if err != nil {
-		return err
-	}
-	r.takeResets(ruled, from, to)
-	rest := slices.DeleteFunc(slices.Clone(b.ids), func(id string) bool { _, ok := ruled[id]; return ok })
-	for start := from; len(rest) > 0 && start.Before(to); start = start.Add(longestWindow) {
-		part := min(longestWindow, to.Sub(start))
-		fallen, err := r.asker.fell(ctx, sequence.metric, rest, start.Add(part), part+r.source.cfg.Lookback)
-		if err != nil {
-			return err
-		}
-		r.takeResets(fallen, start, start.Add(part))
-	}
-	return nil
-}
-
-// fell counts by ledger how often a family's series fell within the time before a moment, where there are any.
-func (a *asker) fell(ctx context.Context, name string, ledgers []string, to time.Time, within time.Duration) (map[string]float64, error) {
-	query := fmt.Sprintf("sum by (%s) (resets(%s%s[%s]))", ledgerLabel, name, a.selector(ledgers), span(within))
-	vector, err := a.instant(ctx, query, to)
-	counts := map[string]float64{}
-	for _, sample := range vector {
-		counts[string(sample.Metric[ledgerLabel])] = float64(sample.Value)
-	}
-	if !errors.Is(err, errTooMuch) {
-		return counts, err
-	}
-	if half := len(ledgers) / 2; half > 0 {
-		return counts, a.fellParts(counts, func() (map[string]float64, error) { return a.fell(ctx, name, ledgers[:half], to, within) },
-			func() (map[string]float64, error) { return a.fell(ctx, name, ledgers[half:], to, within) })
-	}
-	// Halves of a time overlap, so that none falls between them.
-	half := within/2 + a.cfg.Lookback
-	if half >= within {
-		return nil, fmt.Errorf("%w; even one node's is too much: raise --query.max-samples or the tenant's limits", err)
-	}
-	return counts, a.fellParts(counts, func() (map[string]float64, error) { return a.fell(ctx, name, ledgers, to.Add(half-within), half) },
-		func() (map[string]float64, error) { return a.fell(ctx, name, ledgers, to, half) })
-}
-
-// fellParts adds up what the parts found.
-func (a *asker) fellParts(counts map[string]float64, parts ...func() (map[string]float64, error)) error {
-	for _, part := range parts {
-		some, err := part()
-		if err != nil {
-			return err
-		}
-		for id, n := range some {
-			counts[id] += n
-		}
-	}
-	return nil
-}
-
-func (r *report) takeResets(counts map[string]float64, from, to time.Time) {
-	for id, n := range counts {
-		a := r.account(id)
-		if a == nil || n == 0 {
-			continue
-		}
-		a.Missing = append(a.Missing, ledger.Missing{From: from, To: to, Reason: "reset", Text: fmt.Sprintf(
-			"the sequence of this ledger fell (%v times seen): the ledger was put back to an older state, or something else writes its series; ask the ledger itself (--ledger)", n)})
-	}
 }
 
 // indexCards reads the cards' indexes, which are for people only.

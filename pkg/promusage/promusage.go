@@ -37,6 +37,8 @@ const (
 	DefaultTimeout = 2 * time.Minute
 	// DefaultParallel is how many queries run at once.
 	DefaultParallel = 4
+	// DefaultSampledHours are those of 400 ledgers in a month.
+	DefaultSampledHours = 300_000
 )
 
 // Config is where and how to read.
@@ -58,6 +60,8 @@ type Config struct {
 	// Timeout is for one query, Parallel how many run at once.
 	Timeout  time.Duration
 	Parallel int
+	// SampledHours bounds in how many hours of ledgers a fall is looked for sample by sample, where no hourly rule did it.
+	SampledHours int
 	// KubeLabels reads labels of pods and nodes from kube-state-metrics' series too; NamespaceLabels are those of namespaces.
 	KubeLabels bool
 	// Now is the clock; nil is time.Now.
@@ -85,6 +89,9 @@ func New(cfg Config) (*Source, error) {
 	}
 	if cfg.Parallel <= 0 {
 		cfg.Parallel = DefaultParallel
+	}
+	if cfg.SampledHours <= 0 {
+		cfg.SampledHours = DefaultSampledHours
 	}
 	for _, d := range []struct {
 		value    *time.Duration

@@ -130,6 +130,9 @@ func runLength(moments []time.Time) int {
 		return 1
 	}
 	step := moments[1].Sub(moments[0])
+	if step <= 0 {
+		return 1
+	}
 	n := 2
 	for n < len(moments) && n < maxPoints && moments[n].Sub(moments[n-1]) == step {
 		n++

@@ -175,8 +175,13 @@ func (c *cells) card(node int, id identity, window int, corrected bool) *ledger.
 
 func (r *report) gap(node int, id identity, window int, d float64) {
 	a := r.accounts[node]
+	from := a.Readings[window]
+	if from.IsZero() {
+		// It was born within the window.
+		from = later(r.boundaries[window], a.Created)
+	}
 	a.Gaps = append(a.Gaps, ledger.Missing{
-		From: a.Readings[window], To: a.Readings[window+1], Reason: id[0],
+		From: from, To: a.Readings[window+1], Reason: id[0],
 		Text: fmt.Sprintf("nobody looked for %s within this time", time.Duration(int64(d))*time.Microsecond),
 	})
 }

@@ -25,6 +25,8 @@ type Verification struct {
 	// Violations are the readings that do not add up, the first MaxViolations of Failed.
 	Violations []Violation
 	Failed     int
+	// Notes are for people: what was not looked for.
+	Notes []string
 }
 
 // MaxViolations bounds how many are told one by one.
@@ -58,10 +60,9 @@ func (s *Source) Verify(ctx context.Context, from, to time.Time, step time.Durat
 		return Verification{}, errors.New("verify: the end must be after the start, and the step more than nothing")
 	}
 	q := ledger.Query{Progress: progress}
-	for at := from; !at.After(s.cfg.Now()); at = at.Add(step) {
-		if !at.Before(to) {
-			break
-		}
+	// What is newer than the newest samples would all be read at one moment.
+	to = newAsker(s).latest(to)
+	for at := from; at.Before(to); at = at.Add(step) {
 		q.Boundaries = append(q.Boundaries, at)
 	}
 	q.Boundaries = append(q.Boundaries, to)
@@ -93,11 +94,12 @@ func (r *report) verify(ctx context.Context) (Verification, error) {
 		if err := r.verifyBatch(ctx, b, &v); err != nil {
 			return v, err
 		}
-		if err := r.resets(ctx, b); err != nil {
-			return v, err
-		}
 		r.progress(float64(i+1)/float64(len(batches)), "verified")
 	}
+	if err := r.resets(ctx); err != nil {
+		return v, err
+	}
+	v.Notes = r.usage.Notes
 	for _, a := range r.accounts {
 		v.Nodes = append(v.Nodes, a.NodeUsage)
 	}

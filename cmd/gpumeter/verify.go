@@ -223,7 +223,9 @@ type serverProof struct {
 	Violations []violationProof `json:"violations"`
 	Failed     int              `json:"failed"`
 	Missing    []missingProof   `json:"missing"`
-	Verdict    string           `json:"verdict"`
+	// Notes say what could not be looked for.
+	Notes   []string `json:"notes,omitempty"`
+	Verdict string   `json:"verdict"`
 }
 
 type violationProof struct {
@@ -250,7 +252,7 @@ type missingProof struct {
 func serverProofOf(v *promusage.Verification) *serverProof {
 	s := &serverProof{
 		Nodes: len(v.Nodes), GPUs: v.GPUs, Checked: v.Checked, Worst: v.Worst, Allowed: v.Allowed, Failed: v.Failed,
-		Violations: []violationProof{}, Missing: []missingProof{}, Verdict: verdictProven,
+		Violations: []violationProof{}, Missing: []missingProof{}, Notes: v.Notes, Verdict: verdictProven,
 	}
 	for _, x := range v.Violations {
 		s.Violations = append(s.Violations, violationProof{

@@ -136,6 +136,7 @@ func TestWhatPrometheusLacksIsNoContradiction(t *testing.T) {
 		says string
 	}{
 		{"nothing there", promusage.Verification{}, exitIncomplete, "nothing to prove"},
+		{"what was not looked for", promusage.Verification{GPUs: 1, Checked: 1, Notes: []string{"nobody looked for falls"}}, 0, "note: nobody looked for falls"},
 		{"all well", promusage.Verification{GPUs: 1, Checked: 1234, Worst: 2, Allowed: 7}, 0, "1,234 readings"},
 		{"a violation", promusage.Verification{Checked: 2, Failed: 2, Violations: []promusage.Violation{{Node: "n", Card: "GPU-0", At: at, Difference: 99}}}, exitUnbalanced, "99 µs too much"},
 	} {

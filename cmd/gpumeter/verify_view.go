@@ -89,6 +89,9 @@ func (s *serverProof) write(b *strings.Builder) {
 	for _, m := range s.Missing {
 		fmt.Fprintf(b, "  missing of %s from %s to %s: %s: %s\n", orDash(oneLine(m.Node)), stamp(m.From), stamp(m.To), m.Reason, oneLine(m.Text))
 	}
+	for _, note := range s.Notes {
+		fmt.Fprintf(b, "  note: %s\n", oneLine(note))
+	}
 }
 
 // grouped is a number with its thousands apart.

@@ -63,7 +63,7 @@ func TestABillOfAPartIsAPartOfTheWholeBill(t *testing.T) {
 	})
 }
 
-// The tester's case: a namespace that held a tenth does not pay for all that was idle.
+// A namespace that held a tenth does not pay for all that was idle.
 func TestWhoAsksForItselfAlonePaysNoMoreThanItsShareOfIdle(t *testing.T) {
 	f := newFleet(day(1), day(2))
 	other := f.node("node-2", nil)

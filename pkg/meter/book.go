@@ -181,21 +181,8 @@ func (b *bookkeeper) settle(patience time.Duration) {
 	if !b.running {
 		return
 	}
-	select {
-	case err := <-b.answers:
+	if came, err := awaitAnswer(b.answers, patience); came {
 		b.take(err)
-		return
-	default:
-	}
-	if patience <= 0 {
-		return
-	}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case err := <-b.answers:
-		b.take(err)
-	case <-timer.C:
 	}
 }
 

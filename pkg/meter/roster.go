@@ -168,21 +168,28 @@ func (r *recorder) settle(patience time.Duration) {
 	if !r.running {
 		return
 	}
-	select {
-	case err := <-r.answers:
+	if came, err := awaitAnswer(r.answers, patience); came {
 		r.take(err)
-		return
+	}
+}
+
+// awaitAnswer is whether a disk answers a call within patience, and what. An answer that is there already needs none.
+func awaitAnswer(answers <-chan error, patience time.Duration) (bool, error) {
+	select {
+	case err := <-answers:
+		return true, err
 	default:
 	}
 	if patience <= 0 {
-		return
+		return false, nil
 	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
-	case err := <-r.answers:
-		r.take(err)
+	case err := <-answers:
+		return true, err
 	case <-timer.C:
+		return false, nil
 	}
 }
 

@@ -32,6 +32,8 @@ type deviceFamilies struct {
 	// counted are the rows whose absent values are in absent: a metric and a label may
 	// have one name.
 	counted map[string]bool
+	// pods are the labels that pods add to the series of what they hold.
+	pods map[podKey][]label
 	// explained is where the label sets of an XID are put together.
 	explained []labelID
 }
@@ -78,6 +80,7 @@ func addDevices(b *builder, cfg *Config, rows []Counter, s *meter.Snapshot, n *n
 		}
 	}
 	f.labelRows = usableLabels(rows)
+	f.pods = podLabels(cfg.PodLabels, s.Pods, f.labelRows)
 	f.entities = make([]entity, 0, len(s.Reading.Samples))
 	for i := range s.Reading.Samples {
 		if sample := &s.Reading.Samples[i]; f.shown(sample.Entity) {
@@ -271,7 +274,7 @@ func (f *deviceFamilies) holderLabels(set []label, h sharing.Holder) []label {
 	if f.cfg.PodUID {
 		set = append(set, label{"pod_uid", h.PodUID})
 	}
-	return set
+	return append(set, f.pods[podKey{h.Namespace, h.Pod}]...)
 }
 
 // entityLabels appends the labels every series of an entity has, and reports whether

@@ -66,6 +66,8 @@ type Config struct {
 	VirtualGPUs bool
 	// PodUID adds the label pod_uid where the pod's UID is known.
 	PodUID bool
+	// PodLabels says which labels of pods, by their key, the series of the devices that they hold get; nil for none.
+	PodLabels func(key string) bool
 	// ReplaceBlanksInModelName turns blanks in the model's name into dashes.
 	ReplaceBlanksInModelName bool
 	// XIDs says what the driver's error codes mean. Without it DCGM_FI_DEV_XID_ERRORS has no

@@ -338,25 +338,34 @@ func (m *Meter) tick(ctx context.Context, planned time.Time, deadline time.Durat
 	}
 	faults = append(append(faults, missed(gone)...), m.illegal()...)
 	weight := weights(devices, m.cfg.Policy, &division)
-	m.bookkeeper.hear(m.scene(situation, &division, weight))
+	pods := m.pods(&division)
+	m.bookkeeper.hear(m.scene(situation, &division, weight, pods))
 	stored, unsaved := m.keeper.keep(m.vigil.state, time.Now())
 	faults = append(append(faults, unsaved...), m.recorder.finish()...)
 	view, xids, unwritten := m.bookkeeper.finish(m.tally.xids)
 	m.publish(planned, began, &Snapshot{
-		Gone: gone, Observed: observed, Division: division, Weights: weight,
+		Gone: gone, Observed: observed, Division: division, Weights: weight, Pods: pods,
 		HealthStore: stored, Ledger: view, XIDs: xids, Faults: append(faults, unwritten...),
 	})
 }
 
+// pods are what the allocation source knows of those who hold something in the division.
+func (m *Meter) pods(d *sharing.Division) []ledger.Pod {
+	if p, ok := m.cfg.Allocations.(interface{ Pods() []ledger.Pod }); ok {
+		return holding(p.Pods(), d)
+	}
+	return nil
+}
+
 // scene is this tick for the Book.
-func (m *Meter) scene(s sharing.Situation, d *sharing.Division, weights map[gpu.UUID]sharing.Fraction) *scene {
+func (m *Meter) scene(s sharing.Situation, d *sharing.Division, weights map[gpu.UUID]sharing.Fraction, pods []ledger.Pod) *scene {
 	_, fresh := m.telemetry.good()
 	var asked time.Time
 	if m.allocations != nil {
 		asked = m.allocations.asked
 	}
 	return &scene{
-		asked:     asked,
+		asked: asked, pods: pods,
 		situation: s, division: d, weights: weights, reading: &m.reading, fresh: fresh, answered: !m.telemetry.lastSuccess.IsZero(),
 		report: m.vigil.report(), xids: m.tally.xids,
 	}

@@ -45,6 +45,8 @@ type scene struct {
 	fresh, answered bool
 	// asked is when the listing was asked for that the situation has.
 	asked time.Time
+	// pods are what more is known of those that hold something.
+	pods []ledger.Pod
 
 	report *health.Report
 	// xids are all that were counted in this process.
@@ -55,7 +57,6 @@ type scene struct {
 type observer struct {
 	clock  func() ledger.Instant
 	labels func() map[string]string
-	pods   func() []ledger.Pod
 	memory sharing.Policy
 	// frames is each card's frame buffer in MiB as far as it was ever told.
 	frames map[gpu.UUID]int64
@@ -71,9 +72,6 @@ func newObserver(cfg Config, memory sharing.Policy) *observer {
 	o := &observer{
 		clock: cfg.Clock, labels: cfg.NodeLabels, memory: memory,
 		frames: map[gpu.UUID]int64{}, statuses: map[gpu.UUID]health.Status{}, xids: map[ledger.XID]uint64{},
-	}
-	if p, ok := cfg.Allocations.(interface{ Pods() []ledger.Pod }); ok {
-		o.pods = p.Pods
 	}
 	for _, v := range cfg.HealthState.Report().Verdicts {
 		o.statuses[v.Device] = v.Status
@@ -147,9 +145,7 @@ func (o *observer) observation(s *scene) ledger.Observation {
 	if o.labels != nil {
 		out.NodeLabels = o.labels()
 	}
-	if o.pods != nil {
-		out.Pods = holding(o.pods(), out.Lines)
-	}
+	out.Pods = s.pods
 	return out
 }
 
@@ -165,12 +161,18 @@ func (o *observer) divideMemory(s *scene) sharing.Division {
 	return sharing.Attribute(again)
 }
 
-// holding are those of the pods that hold something.
-func holding(pods []ledger.Pod, lines []ledger.Line) []ledger.Pod {
+// holding are those of the pods that are charged for something, or hold it uncharged.
+func holding(pods []ledger.Pod, d *sharing.Division) []ledger.Pod {
+	if len(pods) == 0 {
+		return nil
+	}
 	type name struct{ namespace, pod string }
-	held := make(map[name]bool, len(lines))
-	for i := range lines {
-		held[name{lines[i].Holder.Namespace, lines[i].Holder.Pod}] = true
+	held := make(map[name]bool, len(d.Shares))
+	for i := range d.Shares {
+		held[name{d.Shares[i].Holder.Namespace, d.Shares[i].Holder.Pod}] = true
+	}
+	for i := range d.Unallocated {
+		held[name{d.Unallocated[i].Holder.Namespace, d.Unallocated[i].Holder.Pod}] = true
 	}
 	return filter(pods, func(p ledger.Pod) bool { return held[name{p.Namespace, p.Name}] })
 }

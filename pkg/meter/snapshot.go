@@ -64,6 +64,9 @@ type Snapshot struct {
 	// GPU, the policy's weight for a MIG device. One whose weight is not known is missing.
 	Weights map[gpu.UUID]sharing.Fraction
 
+	// Pods are what more is known of the pods that hold something; those of which no more is known are missing.
+	Pods []ledger.Pod
+
 	// Health is what is known of the devices' health after this tick, never nil. A meter without
 	// rules has no verdicts; so has one before its first tick. With a Store, its Records are as they
 	// were last saved, so that what is counted does not fall when the process is killed; once nothing

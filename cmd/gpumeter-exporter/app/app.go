@@ -176,6 +176,9 @@ func (a *App) mapPods(mc *meter.Config) error {
 	if client != nil {
 		a.node = client.WatchNode(a.cfg.NodeName, a.log)
 	}
+	if pods == nil && a.cfg.PodLabels {
+		a.log.Warn("--kubernetes-enable-pod-labels has no effect: the API server is not asked for pods; see --kubernetes-pod-watch")
+	}
 	a.pods = newPodMap(a.kubelet, pods)
 	mc.Allocations = a.pods
 	return nil
@@ -204,10 +207,13 @@ func (a *App) show(policy string, xidWindow, clockWindow time.Duration) error {
 	if a.cfg.EnablePprof {
 		links = append(links, exporter.Link{Path: "/debug/pprof/", Text: "profiles of the exporter itself"})
 	}
-	var err error
+	allowed, err := a.cfg.podLabels()
+	if err != nil {
+		return err
+	}
 	a.exporter, err = exporter.New(a.meter, a.counters.current, exporter.Config{
 		Hostname: a.host, HostnameLabel: a.cfg.HostnameLabel, OldNamespace: a.cfg.UseOldNamespace,
-		VirtualGPUs: a.cfg.VirtualGPUs, PodUID: a.cfg.EnablePodUID, ReplaceBlanksInModelName: a.cfg.ReplaceBlanks,
+		VirtualGPUs: a.cfg.VirtualGPUs, PodUID: a.cfg.EnablePodUID, PodLabels: allowed, ReplaceBlanksInModelName: a.cfg.ReplaceBlanks,
 		Build: exporter.BuildInfo{Version: Version(), Revision: version.GetRevision(), GoVersion: runtime.Version()},
 		Links: links,
 		XIDs:  a.xids, XIDWindow: xidWindow, ClockWindow: clockWindow, SourceReason: a.source.Reason,

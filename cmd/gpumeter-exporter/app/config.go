@@ -46,6 +46,9 @@ type Config struct {
 	VirtualGPUs     bool
 	// KubeletPoll is how often the kubelet is asked between ticks whether its allocations have changed; 0 for never.
 	KubeletPoll time.Duration
+	// PodLabels adds pods' labels to device series, those whose key one of PodLabelAllowlist's regular expressions matches.
+	PodLabels         bool
+	PodLabelAllowlist string
 	// PodWatch is one of PodWatchAuto, PodWatchOn, PodWatchOff.
 	PodWatch string
 	// Kubeconfig says how the API server is reached; empty for the service account of the pod that this runs in.
@@ -290,6 +293,9 @@ func (c Config) validatePods() error {
 	case PodWatchAuto, PodWatchOn, PodWatchOff:
 	default:
 		return fmt.Errorf("--kubernetes-pod-watch %q: want %s, %s or %s", c.PodWatch, PodWatchAuto, PodWatchOn, PodWatchOff)
+	}
+	if _, err := c.podLabels(); err != nil {
+		return err
 	}
 	if c.KubeletPoll != 0 && (c.KubeletPoll < minKubeletPoll || c.KubeletPoll > time.Minute) {
 		return fmt.Errorf("--kubelet-poll %v: want %v to 1m, or 0 for never", c.KubeletPoll, minKubeletPoll)

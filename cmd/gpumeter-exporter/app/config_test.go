@@ -92,6 +92,9 @@ func TestFlagsAndEnvironmentOfDcgmExporter(t *testing.T) {
 		{"the engine's log", map[string]string{"DCGM_EXPORTER_ENABLE_DCGM_LOG": "true"}, []string{"--dcgm-log-level", "DEBUG"}, func(c *Config) {
 			c.DCGMLog, c.DCGMLogLevel = true, "DEBUG"
 		}},
+		{"pod labels", map[string]string{"DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS": "true"}, []string{"--kubernetes-pod-label-allowlist-regex=^app$,^team$"}, func(c *Config) {
+			c.PodLabels, c.PodLabelAllowlist = true, "^app$,^team$"
+		}},
 		{"not yet", map[string]string{"KUBERNETES_ENABLE_DRA": "true"}, []string{"--fake-gpus", "-m", "ns:cm"}, func(c *Config) {
 			c.NotYet = []string{"--configmap-data=ns:cm", "--kubernetes-enable-dra=true", "--fake-gpus=true"}
 		}},

@@ -193,6 +193,8 @@ func (c *Config) servingFlags() []cli.Flag {
 		span(&c.KubeletMaxAge, d.KubeletMaxAge, "how long the kubelet's last good answer stands in for a kubelet that does not answer", "kubelet-max-age", "GPUMETER_KUBELET_MAX_AGE"),
 		span(&c.KubeletPoll, d.KubeletPoll, "how often the kubelet is asked between samplings whether its allocations have changed, so that short pods are charged; 0 for never", "kubelet-poll", "GPUMETER_KUBELET_POLL"),
 		str(&c.PodWatch, d.PodWatch, "whether the API server is asked for the node's pods, for their UIDs, ends, labels and owners: auto (in a pod whose node is named by --node-name), on, off", "kubernetes-pod-watch", "GPUMETER_KUBERNETES_POD_WATCH"),
+		flag(&c.PodLabels, "add the labels of a pod to the series of what it holds alone; they come from the API server", "kubernetes-enable-pod-labels", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"),
+		str(&c.PodLabelAllowlist, "", "`REGEXES`, separated by commas, of which one must match a pod label's key; empty for all labels", "kubernetes-pod-label-allowlist-regex", "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX"),
 		str(&c.Kubeconfig, "", "`FILE` that says how the API server is reached; by default the pod's service account", "kubeconfig", "GPUMETER_KUBECONFIG"),
 		str(&c.HostnameLabel, d.HostnameLabel, "name of the host label: hostname, or Hostname as before dcgm-exporter 4.8.3", "hostname-label", "GPUMETER_HOSTNAME_LABEL"),
 		str(&c.PodName, "", "`NAME` of the exporter's own pod, by which a kubelet that has just started is told from one that lists everything; the host name by default", "pod-name", "POD_NAME"),
@@ -237,6 +239,8 @@ func grantedFlags() []cli.Flag {
 	a.text("max-concurrent-scrapes", "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES", "")
 	a.usage = "dcgm-exporter's; the exporter's own metrics are always on the page"
 	a.boolean("enable-exporter-metrics", "DCGM_EXPORTER_ENABLE_EXPORTER_METRICS", false)
+	a.usage = "dcgm-exporter's; nothing that is missing at the start ends the exporter"
+	a.boolean("disable-startup-validate", "DISABLE_STARTUP_VALIDATE", false)
 	return a.flags
 }
 
@@ -246,8 +250,6 @@ func notYetFlags() []cli.Flag {
 	a := acceptedFlags{usage: "dcgm-exporter's; no effect yet", category: "accepted, without effect yet"}
 	a.text("configmap-data,m", "DCGM_EXPORTER_CONFIGMAP_DATA", "none")
 	a.text("config-file", "DCGM_EXPORTER_CONFIG_FILE", "")
-	a.boolean("kubernetes-enable-pod-labels", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", false)
-	a.text("kubernetes-pod-label-allowlist-regex", "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX", "")
 	a.boolean("kubernetes-enable-dra", "KUBERNETES_ENABLE_DRA", false)
 	a.boolean("fake-gpus", "DCGM_EXPORTER_USE_FAKE_GPUS", false)
 	a.text("hpc-job-mapping-dir", "DCGM_HPC_JOB_MAPPING_DIR", "")
@@ -255,7 +257,6 @@ func notYetFlags() []cli.Flag {
 	a.text("dump-directory", "DCGM_EXPORTER_DUMP_DIRECTORY", "/tmp/dcgm-exporter-debug")
 	a.text("dump-retention", "DCGM_EXPORTER_DUMP_RETENTION", "24")
 	a.boolean("dump-compression", "DCGM_EXPORTER_DUMP_COMPRESSION", true)
-	a.boolean("disable-startup-validate", "DISABLE_STARTUP_VALIDATE", false)
 	a.text("container-labels", "DCGM_EXPORTER_CONTAINER_LABELS", "")
 	a.text("container-runtime-socket", "DCGM_EXPORTER_CONTAINER_RUNTIME_SOCKET", "")
 	return a.flags

@@ -46,6 +46,7 @@ const (
 	formUUID
 	formLegacyMIG
 	formMinor
+	formIndex
 	formPCI
 )
 
@@ -55,8 +56,9 @@ const (
 type ID struct {
 	form idForm
 	// uuid is the device's, or the parent's in the legacy MIG form.
-	uuid   gpu.UUID
-	minor  int
+	uuid gpu.UUID
+	// number is the minor number or the index.
+	number int
 	gi, ci int
 	// pci is in NVML's long form, lower case.
 	pci string
@@ -94,6 +96,7 @@ func (e *IDError) Error() string {
 //	GPU-<uuid>  MIG-<uuid>  MIG-GPU-<uuid>/<gi>/<ci>     NVIDIA's plugin, each also with ::<replica>
 //	nvidia<N>  nvidia<N>/gi<M>                           GKE's plugin, each also with /vgpu<replica>
 //	<domain>:<bus>:<device>.<function>  <bus>:<dev>.<f>  plugins for whole devices in virtual machines
+//	index<N>  index<N>/gi<M>                             batch schedulers, each also with /vgpu<replica>
 //
 // A uuid is letters, digits and hyphens; one of the driver's shape (8-4-4-4-12
 // hexadecimal digits) is read in any case and kept in lower case, as the driver
@@ -120,8 +123,10 @@ func parseID(text string) (ID, string) {
 	switch {
 	case strings.HasPrefix(text, "GPU-"), strings.HasPrefix(text, "MIG-"):
 		return parseNVIDIA(text)
-	case strings.HasPrefix(text, "nvidia"):
-		return parseGKE(text)
+	case strings.HasPrefix(text, minorPrefix):
+		return parseNumbered(formMinor, text[len(minorPrefix):])
+	case strings.HasPrefix(text, indexPrefix):
+		return parseNumbered(formIndex, text[len(indexPrefix):])
 	}
 	pci, ok := canonicalPCI(text)
 	if !ok {
@@ -163,13 +168,30 @@ func parseNVIDIA(text string) (ID, string) {
 	return id, ""
 }
 
-func parseGKE(text string) (ID, string) {
-	parts := strings.Split(strings.TrimPrefix(text, "nvidia"), "/")
-	minor, reason := parseNumber(parts[0], ReasonMalformedID)
+// What the ids that have a number begin with.
+const (
+	minorPrefix = "nvidia"
+	indexPrefix = "index"
+)
+
+// IndexID is the id of the GPU with this index, as DCGM and nvidia-smi number them, or of one of its GPU instances unless
+// that is gpu.NoInstance.
+func IndexID(index, instance int) ID { return ID{form: formIndex, number: index, gi: instance} }
+
+// WithReplica is one replica of what id names.
+func (id ID) WithReplica(n int) ID {
+	id.replica = n + 1
+	return id
+}
+
+// parseNumbered reads what follows the prefix of an id that has a number.
+func parseNumbered(form idForm, text string) (ID, string) {
+	parts := strings.Split(text, "/")
+	number, reason := parseNumber(parts[0], ReasonMalformedID)
 	if reason != "" {
 		return ID{}, reason
 	}
-	id := ID{form: formMinor, minor: minor, gi: gpu.NoInstance}
+	id := ID{form: form, number: number, gi: gpu.NoInstance}
 	rest := parts[1:]
 	if len(rest) > 0 && strings.HasPrefix(rest[0], "gi") {
 		if id.gi, reason = parseNumber(rest[0][len("gi"):], ReasonMalformedID); reason != "" {
@@ -280,8 +302,12 @@ func (id ID) String() string {
 		fmt.Fprintf(&b, "MIG-%s/%d/%d", id.uuid, id.gi, id.ci)
 	case formPCI:
 		b.WriteString(id.pci)
-	case formMinor:
-		fmt.Fprintf(&b, "nvidia%d", id.minor)
+	case formMinor, formIndex:
+		prefix := minorPrefix
+		if id.form == formIndex {
+			prefix = indexPrefix
+		}
+		fmt.Fprintf(&b, "%s%d", prefix, id.number)
 		if id.gi != gpu.NoInstance {
 			fmt.Fprintf(&b, "/gi%d", id.gi)
 		}

@@ -34,6 +34,8 @@ func TestParseIDReadsEveryForm(t *testing.T) {
 		{"nvidia0/gi2", "nvidia0/gi2", NoReplica},
 		{"nvidia0/vgpu1", "nvidia0/vgpu1", 1},
 		{"nvidia0/gi0/vgpu0", "nvidia0/gi0/vgpu0", 0},
+		{"index3", "index3", NoReplica},
+		{"index3/gi7/vgpu1", "index3/gi7/vgpu1", 1},
 		{"18:00.0", "00000000:18:00.0", NoReplica},
 		{"0000:18:00.0", "00000000:18:00.0", NoReplica},
 		{"0000:AF:1f.7", "00000000:af:1f.7", NoReplica},
@@ -85,6 +87,8 @@ func TestParseIDIsStrict(t *testing.T) {
 		"nvidia":                          ReasonMalformedID,
 		"nvidiactl":                       ReasonMalformedID,
 		"nvidia00":                        ReasonMalformedID,
+		"index":                           ReasonMalformedID,
+		"index01":                         ReasonMalformedID,
 		"nvidia0/":                        ReasonMalformedID,
 		"nvidia0/gi":                      ReasonMalformedID,
 		"nvidia0/gi1/ci0":                 ReasonMalformedID,
@@ -145,6 +149,8 @@ func idText(uuids *rapid.Generator[string]) *rapid.Generator[string] {
 			fmt.Sprintf("nvidia%d", small("minor")),
 			fmt.Sprintf("nvidia%d/gi%d", small("minor"), small("gi")),
 			fmt.Sprintf("nvidia%d/vgpu%d", small("minor"), small("vgpu")),
+			fmt.Sprintf("index%d", small("index")),
+			fmt.Sprintf("index%d/gi%d/vgpu%d", small("index"), small("gi"), small("vgpu")),
 			fmt.Sprintf("nvidia%d/gi%d/vgpu%d", small("minor"), small("gi"), small("vgpu")),
 			fmt.Sprintf("0000:%02X:00.0", 0x18+small("bus")),
 			fmt.Sprintf("%02x:00.0", 0x18+small("bus")),
@@ -156,7 +162,7 @@ func FuzzParseID(f *testing.F) {
 	for _, text := range []string{
 		"GPU-" + realUUID, "GPU-" + strings.ToUpper(realUUID) + "::3", "MIG-" + realUUID + "::0", "MIG-GPU-" + realUUID + "/1/0",
 		"nvidia0", "nvidia0/gi2", "nvidia0/vgpu1", "nvidia0/gi2/vgpu0", "0000:18:00.0", "00000000:AF:1F.7", "18:00.0",
-		"GPU-a::2147483647", "GPU-a::x", "GPU-::", "::", "nvidia/", "MIG-GPU-//",
+		"GPU-a::2147483647", "GPU-a::x", "index7/gi1", "GPU-::", "::", "nvidia/", "MIG-GPU-//",
 	} {
 		f.Add(text)
 	}

@@ -13,6 +13,7 @@ type Index struct {
 	// The maps have positions in devices; ambiguous marks a key that two devices have.
 	byUUID  map[gpu.UUID]int
 	byMinor map[int]int
+	byIndex map[int]int
 	byPCI   map[string]int
 	// migs are the positions of each card's MIG devices, in the order of the devices.
 	migs map[int][]int
@@ -29,11 +30,12 @@ func NewIndex(devices []gpu.Device) *Index {
 		devices: devices,
 		byUUID:  make(map[gpu.UUID]int, len(devices)),
 		byMinor: make(map[int]int),
+		byIndex: make(map[int]int),
 		byPCI:   make(map[string]int),
 		migs:    make(map[int][]int),
 	}
 	minors := false
-	lost := &Index{byMinor: make(map[int]int), byPCI: make(map[string]int)}
+	lost := &Index{byMinor: make(map[int]int), byIndex: make(map[int]int), byPCI: make(map[string]int)}
 	for i := range devices {
 		d := &devices[i]
 		if d.IsMIG() || d.UUID == "" {
@@ -64,11 +66,15 @@ func NewIndex(devices []gpu.Device) *Index {
 		if minor >= 0 {
 			addUnique(at.byMinor, minor, i)
 		}
+		if d.Index >= 0 {
+			addUnique(at.byIndex, d.Index, i)
+		}
 		if pci, ok := canonicalPCI(d.PCIBusID); ok {
 			addUnique(at.byPCI, pci, i)
 		}
 	}
 	addMissing(ix.byMinor, lost.byMinor)
+	addMissing(ix.byIndex, lost.byIndex)
 	addMissing(ix.byPCI, lost.byPCI)
 	return ix
 }
@@ -134,7 +140,7 @@ func (ix *Index) Device(u gpu.UUID) (gpu.Device, bool) {
 // is lost is found too.
 //
 // The number in nvidia<N> is the minor number, or the index on a node where no
-// device has a minor number. nvidia<N>/gi<M> is the MIG device of that GPU
+// device has a minor number; that in index<N> is the index always. With /gi<M> it is the MIG device of that GPU
 // instance, where it has exactly one.
 func (ix *Index) Resolve(id ID) (gpu.Device, string) {
 	i, reason := ix.resolve(id)
@@ -150,7 +156,9 @@ func (ix *Index) resolve(id ID) (int, string) {
 	case formUUID, formLegacyMIG:
 		card, found = ix.byUUID[id.uuid]
 	case formMinor:
-		card, found = ix.byMinor[id.minor]
+		card, found = ix.byMinor[id.number]
+	case formIndex:
+		card, found = ix.byIndex[id.number]
 	case formPCI:
 		card, found = ix.byPCI[id.pci]
 	}
@@ -161,7 +169,7 @@ func (ix *Index) resolve(id ID) (int, string) {
 		return 0, ReasonAmbiguousDevice
 	case id.form == formLegacyMIG:
 		return ix.instance(card, id.gi, id.ci)
-	case id.form == formMinor && id.gi != gpu.NoInstance:
+	case (id.form == formMinor || id.form == formIndex) && id.gi != gpu.NoInstance:
 		return ix.instance(card, id.gi, gpu.NoInstance)
 	}
 	return card, ""

@@ -182,3 +182,11 @@ type Situation struct {
 	// Policy gives MIG devices their weight.
 	Policy Policy
 }
+
+// Job is a batch scheduler's job on a GPU, or on one of its GPU instances.
+type Job struct {
+	// GPU is the GPU's index, Instance its GPU instance or gpu.NoInstance.
+	GPU, Instance int
+	// ID is the scheduler's. Account is who is charged for it.
+	ID, Account string
+}

@@ -306,12 +306,11 @@ func (k *keeper) makeFolders() error {
 		}
 	}
 	shm := k.place.shm()
-	if err := os.Mkdir(shm, 0o777); err == nil {
-		err = os.Chmod(shm, 0o777|os.ModeSticky)
-		if err != nil {
-			return fmt.Errorf("the shared memory of MPS: %w", err)
-		}
-	} else if !errors.Is(err, fs.ErrExist) {
+	if err := os.MkdirAll(shm, 0o777); err != nil {
+		return fmt.Errorf("the shared memory of MPS: %w", err)
+	}
+	// The kubelet makes a hostPath that is missing for root alone, and clients are not root.
+	if err := os.Chmod(shm, 0o777|os.ModeSticky); err != nil {
 		return fmt.Errorf("the shared memory of MPS: %w", err)
 	}
 	k.compareShm(shm)

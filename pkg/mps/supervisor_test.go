@@ -17,6 +17,10 @@ import (
 func TestADaemonIsStartedWithItsGPUsAndLimits(t *testing.T) {
 	n := newNode(t)
 	s, stop := n.run()
+	// As the kubelet makes a hostPath that is missing.
+	if err := os.Mkdir(filepath.Join(n.root, "shm"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	n.ensure(s, sharing(shared, 25, 20480, 0, 1), sharing("nvidia.com/big", 50, 0, 2))
 	n.well()
 	if got, want := n.lines(shared, "starts"), "GPU-0,GPU-1 "+filepath.Join(n.root, shared, "log"); len(got) != 1 || got[0] != want {

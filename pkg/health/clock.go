@@ -29,6 +29,9 @@ func (f *fold) rewind() {
 		}
 		return times
 	}
+	for _, t := range []*time.Time{&f.d.Repartition.Since, &f.d.Repartition.Began, &f.d.Repartition.Ended} {
+		past(t)
+	}
 	for i := range f.d.Cards {
 		c := &f.d.Cards[i]
 		c.Parts = slices.Clone(c.Parts)

@@ -32,7 +32,7 @@ func (f *fold) conclude() {
 		}
 	}
 	report := &Report{Time: f.d.Time, BootID: f.d.BootID, Records: f.d.Records, Clearings: f.d.Clearings}
-	report.Ended = f.d.endings()
+	report.Ended, report.Repartition = f.d.endings(), f.d.Repartition.view()
 	if before == nil || changed || conditions || placed || !f.sameDevices(before) {
 		report.Verdicts = f.d.verdicts()
 		if before == nil || placed || !alike(before.Verdicts, report.Verdicts) || !slices.Equal(before.Ended, report.Ended) {

@@ -60,7 +60,7 @@ func (s *State) UnmarshalJSON(text []byte) error {
 	d.restored = true
 	d.report = (&Report{
 		Time: d.Time, BootID: d.BootID, Version: d.Version, Verdicts: d.verdicts(), Records: d.Records, Clearings: d.Clearings,
-		Ended: d.endings(),
+		Ended: d.endings(), Repartition: d.Repartition.view(),
 	}).filled()
 	*s = State{d}
 	return nil
@@ -93,6 +93,9 @@ func (d *data) validate() error {
 		if w := &d.Clearings[i]; w.Reason != line(w.Reason) || w.By != line(w.By) {
 			return errors.New("a clearing that cannot be")
 		}
+	}
+	if !d.Repartition.valid() {
+		return errors.New("a repartition that cannot be")
 	}
 	if d.BootID != word(d.BootID) || !writable(d.Time) || !writable(d.Heard) {
 		return errors.New("a time or boot id that cannot be")

@@ -53,6 +53,8 @@ type machine struct {
 	events []gpu.Event
 	checks gpu.HealthReport
 	facts  map[string][]Fact
+	// mig is what the MIG manager says.
+	mig MIGState
 	// witnessed are handed over in the next fold.
 	witnessed map[string][]Condition
 }
@@ -143,7 +145,7 @@ func (m *machine) reading() gpu.Reading {
 
 // evidence is what this moment says. What has happened is told once.
 func (m *machine) evidence() Evidence {
-	e := Evidence{Time: m.now, BootID: m.boot, Facts: maps.Clone(m.facts), Witnessed: m.witnessed}
+	e := Evidence{Time: m.now, BootID: m.boot, Facts: maps.Clone(m.facts), Witnessed: m.witnessed, MIGState: m.mig}
 	m.witnessed = nil
 	if m.silent {
 		e.Silent = true

@@ -30,9 +30,11 @@ type fold struct {
 	boot string
 	// blind says that the reading lists no GPU at all.
 	blind bool
-	old   *data
-	d     *data
-	seen  []seen
+	// paused says that a repartition is under way: nobody is missed, and nothing is over.
+	paused bool
+	old    *data
+	d      *data
+	seen   []seen
 	// durable says that something changed that must survive a restart.
 	durable bool
 	// recording says that the records are this fold's own.
@@ -41,6 +43,9 @@ type fold struct {
 
 // Fold is the state after a tick. s is not modified. Whatever the evidence contains, it costs
 // what it concerns and no more: an event of no GPU, a value that cannot be, a foreign text.
+//
+// While a MIG manager divides the node's GPUs anew, resets and absences are its doing: no GPU is lost or stuck then, and
+// none recovers. Whatever else is seen counts.
 //
 // The order in one fold is: which cards are there, what their levels say, what health checks found, what
 // happened, what others saw happen, what they report, what has recovered. So what a reading says of recovery counts for what
@@ -59,6 +64,7 @@ func (r *Rules) Fold(s State, e Evidence) State {
 	if f.boot = word(e.BootID); f.boot != "" && f.boot != f.d.BootID {
 		f.restarted()
 	}
+	f.repartition()
 	f.takeFacts()
 	if e.Fresh {
 		f.read()

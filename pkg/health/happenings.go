@@ -133,6 +133,9 @@ func (f *fold) checks() {
 		}
 		c := &f.d.Cards[i]
 		c.Checked = utc(h.Time)
+		if f.paused {
+			continue
+		}
 		found := f.incidents(c, h.Incidents)
 		for j := len(c.Conditions) - 1; j >= 0; j-- {
 			if q := &c.Conditions[j]; q.Origin == ofCheck && !slices.Contains(found, key{q.Subject, q.Kind}) {

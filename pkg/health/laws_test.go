@@ -71,7 +71,9 @@ func worsen(t *rapid.T, m *machine) {
 // mend is what may be evidence, or not.
 func mend(t *rapid.T, m *machine) {
 	c := rapid.SampledFrom(m.cards).Draw(t, "card")
-	switch rapid.IntRange(0, 8).Draw(t, "what") {
+	switch rapid.IntRange(0, 9).Draw(t, "what") {
+	case 9:
+		divide(t, m)
 	case 0:
 		m.boot = rapid.SampledFrom([]string{"", "boot-1", "boot-2", "boot-3"}).Draw(t, "boot")
 	case 1:
@@ -129,6 +131,7 @@ func TestNoSequenceWithoutEvidenceHeals(t *testing.T) {
 			"doubt":   func(t *rapid.T) { doubt(t, m) },
 			"pass":    func(t *rapid.T) { pass(t, m) },
 			"restart": func(*rapid.T) { m.restart() },
+			"divide":  func(t *rapid.T) { divide(t, m) },
 			"": func(t *rapid.T) {
 				for _, v := range m.tick().Verdicts {
 					if why := withdrawn[v.Device]; why != "" && v.Status != Unhealthy {
@@ -177,6 +180,37 @@ func doubt(t *rapid.T, m *machine) {
 	}
 }
 
+// divide has the MIG manager say something, or nobody know what it says.
+func divide(t *rapid.T, m *machine) {
+	m.mig = rapid.SampledFrom(append(MIGStates(), MIGUnsaid, MIGNone, "other")).Draw(t, "mig state")
+}
+
+// reset is a repartition that takes less time than is allowed: GPUs are reset, hang meanwhile, and are divided anew.
+func reset(t *rapid.T, m *machine) {
+	m.mig = MIGSuccess
+	m.run(2 * time.Minute)
+	m.mig = MIGPending
+	m.tick()
+	for _, c := range m.cards {
+		was := *c
+		switch rapid.IntRange(0, 3).Draw(t, "meanwhile") {
+		case 0:
+			c.gone = true
+		case 1:
+			c.lost = true
+		case 2:
+			c.hangs = true
+		}
+		m.run(time.Duration(rapid.IntRange(1, 400).Draw(t, "seconds")) * time.Second)
+		c.gone, c.lost, c.hangs = was.gone, was.lost, was.hangs
+		if c.mig {
+			c.cut(rapid.SliceOfNDistinct(rapid.IntRange(0, 6), 0, 7, rapid.ID[int]).Draw(t, "layout")...)
+		}
+	}
+	m.mig = rapid.SampledFrom([]MIGState{MIGSuccess, MIGFailed, MIGNone}).Draw(t, "end")
+	m.tick()
+}
+
 // A month of a fleet that is well: drivers and host engines that are restarted, clocks that are set,
 // programs that fail, cards that are slow, hot or cut anew. None of it withdraws anything.
 func TestNothingHarmlessWithdraws(t *testing.T) {
@@ -184,9 +218,11 @@ func TestNothingHarmlessWithdraws(t *testing.T) {
 		m := drawMachine(t, Config{})
 		m.cards = append(m.cards, &fakeCard{id: "GPU-well", values: map[gpu.FieldID]gpu.Value{}})
 		t.Repeat(map[string]func(*rapid.T){
-			"doubt":   func(t *rapid.T) { doubt(t, m) },
-			"restart": func(*rapid.T) { m.restart() },
-			"reboot":  func(*rapid.T) { m.reboot() },
+			"doubt":       func(t *rapid.T) { doubt(t, m) },
+			"restart":     func(*rapid.T) { m.restart() },
+			"reboot":      func(*rapid.T) { m.reboot() },
+			"divide":      func(t *rapid.T) { divide(t, m) },
+			"repartition": func(t *rapid.T) { reset(t, m) },
 			"layout": func(t *rapid.T) {
 				if c := rapid.SampledFrom(m.cards).Draw(t, "card"); c.mig {
 					c.cut(rapid.SliceOfNDistinct(rapid.IntRange(0, 6), 0, 7, rapid.ID[int]).Draw(t, "layout")...)

@@ -64,7 +64,7 @@ func (f *fold) unset(c *card, i int, is standing, memory time.Duration) {
 		q.Set, f.durable = false, true
 	}
 	switch {
-	case is == unread:
+	case is == unread, f.paused && q.Withdraws():
 		f.void(q)
 	case q.Withdraws():
 		if f.stood(q, takenBack(q.Origin)) {
@@ -307,6 +307,9 @@ func wanted(action int64) Class {
 
 // links folds which NVLinks are down that were up once. A link that never was up leads nowhere.
 func (f *fold) links() {
+	if f.paused {
+		return
+	}
 	for i := range f.seen {
 		c, s := &f.d.Cards[i], &f.seen[i]
 		if !s.answers || s.up|s.down == 0 {

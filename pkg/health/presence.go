@@ -125,6 +125,9 @@ func (f *fold) away(c *card, told bool) {
 	}
 	gone := c.Gone || f.now.Sub(c.Away) >= min(awayFor, f.cfg.HoldDown)
 	lost := told || gone
+	if f.paused {
+		lost = c.Lost
+	}
 	if gone != c.Gone || lost != c.Lost {
 		c.Gone, c.Lost, f.durable = gone, lost, true
 	}
@@ -160,6 +163,7 @@ func (f *fold) answering(c *card, s *seen) {
 	}
 	stuck := unread
 	switch {
+	case f.paused:
 	case s.answers:
 		stuck = clean
 	case !c.Mute.IsZero() && f.now.Sub(c.Mute) >= f.cfg.StuckAfter && s.hangs() && f.othersAnswer(s):
@@ -200,6 +204,14 @@ func (f *fold) othersAnswer(s *seen) bool {
 
 // note says why the status of a card is not known, empty where it is.
 func (f *fold) note(c *card) string {
+	why := f.silent(c)
+	if why != "" && f.d.Repartition.Paused {
+		why += "; the MIG manager divides the node's GPUs anew"
+	}
+	return why
+}
+
+func (f *fold) silent(c *card) string {
 	switch {
 	case f.d.Silent:
 		return "the source of readings does not answer"

@@ -10,6 +10,12 @@ import (
 // settle ends or lowers the conditions of a card that things that happened have made, where
 // evidence or time says so.
 func (f *fold) settle(c *card) {
+	if f.paused {
+		for i := range c.Conditions {
+			f.void(&c.Conditions[i])
+		}
+		return
+	}
 	sound := f.sound(c)
 	for i := len(c.Conditions) - 1; i >= 0; i-- {
 		q := &c.Conditions[i]

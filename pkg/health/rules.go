@@ -45,6 +45,8 @@ const (
 	DefaultFlapWindow = time.Hour
 	DefaultStuckAfter = 2 * time.Minute
 	DefaultWatchFor   = 24 * time.Hour
+	// DefaultRepartitionFor is more than dividing eight GPUs anew takes, with a restart of the node.
+	DefaultRepartitionFor = 30 * time.Minute
 )
 
 // DefaultContained is from how many contained errors on a card is to be reset.
@@ -71,6 +73,9 @@ type Config struct {
 	// WatchFor is how long a condition that an event made and that does not withdraw stands
 	// after the last one; 0 is DefaultWatchFor.
 	WatchFor time.Duration
+	// RepartitionFor is how long judging is paused at most for a repartition of the node's GPUs; 0 is
+	// DefaultRepartitionFor, negative is not at all.
+	RepartitionFor time.Duration
 	// IgnoreDriver keeps the driver's recovery action from lowering a class. It still raises one.
 	IgnoreDriver bool
 }
@@ -94,6 +99,7 @@ func NewRules(cfg Config) (*Rules, error) {
 		}
 		*d.of = cmp.Or(*d.of, d.or)
 	}
+	cfg.RepartitionFor = cmp.Or(cfg.RepartitionFor, DefaultRepartitionFor)
 	cfg.FlapLimit = cmp.Or(cfg.FlapLimit, DefaultFlapLimit)
 	if cfg.FlapLimit > mostRecent {
 		errs = append(errs, fmt.Errorf("the flap limit is %d (write at most %d, or -1 for none)", cfg.FlapLimit, mostRecent))

@@ -56,6 +56,8 @@ type data struct {
 	BootID string    `json:"bootID"`
 	// Silent is Evidence.Silent as of the last fold, until a reading is fresh.
 	Silent bool `json:"silent,omitempty"`
+	// Repartition is what the MIG manager said last.
+	Repartition repartition `json:"repartition,omitzero"`
 	// Cards are in the order of the reading; those that it does not list follow.
 	Cards     []card            `json:"cards"`
 	Facts     map[string][]Fact `json:"facts,omitempty"`

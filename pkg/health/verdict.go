@@ -186,6 +186,8 @@ type Report struct {
 	Clearings []Clearing `json:"clearings"`
 	// Ended are withdrawing conditions that evidence ended within the last day, or longer ago.
 	Ended []Ending `json:"ended,omitempty"`
+	// Repartition is how far dividing the node's GPUs anew is.
+	Repartition Repartition `json:"repartition,omitzero"`
 }
 
 // Verdict is the one about a device; false where there is none.
@@ -221,6 +223,8 @@ type Evidence struct {
 	// Silent says that the source has not answered for longer than is normal: what is not
 	// known to be Unhealthy is Unknown.
 	Silent bool
+	// MIGState is the word of the node's MIG manager.
+	MIGState MIGState
 	// Facts are by reporter. A reporter that is missing has said nothing, and what it said
 	// before stands; one that is there with no facts takes back what it said.
 	Facts map[string][]Fact

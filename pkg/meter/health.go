@@ -25,9 +25,10 @@ const (
 // mutex for the loop, which alone touches the rest.
 type vigil struct {
 	// rules may be nil: then nothing is folded, and the report stays empty.
-	rules  *health.Rules
-	bootID func() string
-	log    *slog.Logger
+	rules    *health.Rules
+	bootID   func() string
+	migState func() health.MIGState
+	log      *slog.Logger
 
 	state health.State
 	// folded says that a tick has been; before it no device is known.
@@ -62,8 +63,11 @@ func newVigil(cfg Config) *vigil {
 	if cfg.BootID == nil {
 		cfg.BootID = func() string { return "" }
 	}
+	if cfg.MIGState == nil {
+		cfg.MIGState = func() health.MIGState { return health.MIGUnsaid }
+	}
 	return &vigil{
-		rules: cfg.Health, bootID: cfg.BootID, log: cfg.Log, state: cfg.HealthState,
+		rules: cfg.Health, bootID: cfg.BootID, migState: cfg.MIGState, log: cfg.Log, state: cfg.HealthState,
 		hasten: make(chan struct{}, 1), news: make(chan struct{}, 1), said: map[string][]health.Fact{}, heard: map[string][]health.Condition{},
 	}
 }
@@ -82,7 +86,7 @@ func (v *vigil) fold(e health.Evidence) {
 	if v.rules == nil {
 		return
 	}
-	e.BootID = v.bootID()
+	e.BootID, e.MIGState = v.bootID(), v.migState()
 	var words []*clearing
 	v.mu.Lock()
 	e.Facts, v.facts = v.facts, nil
@@ -98,8 +102,10 @@ func (v *vigil) fold(e health.Evidence) {
 	for _, w := range words {
 		v.clear(w, e.Time)
 	}
+	before := v.state.Report().Repartition
 	v.state = v.rules.Fold(v.state, e)
 	v.folded = true
+	tellRepartition(v.log, before, v.state.Report().Repartition)
 }
 
 func (v *vigil) clear(c *clearing, at time.Time) {

@@ -90,6 +90,9 @@ type Config struct {
 	// BootID is the kernel's boot id now, empty where it is not known; it is asked for in each tick and
 	// must not block. Nil says that it is not known.
 	BootID func() string
+	// MIGState is what the node's MIG manager says now, health.MIGUnsaid where that is not known; it is asked for in each
+	// tick and must not block. Nil says that nobody asks.
+	MIGState func() health.MIGState
 	// Conditions keeps the state of health; nil to forget it with the process.
 	Conditions Store
 	// Known are the node's devices and their replicas as they were last saved.
@@ -104,7 +107,9 @@ type Config struct {
 	Clock func() ledger.Instant
 	// NodeLabels are the node's labels where they are known, asked in each tick; it must not block, and may be nil.
 	NodeLabels func() map[string]string
-	Log        *slog.Logger
+	// Jobs are a batch scheduler's, for Snapshot.Jobs, asked in each tick; it must not block, and may be nil.
+	Jobs func() []sharing.Job
+	Log  *slog.Logger
 }
 
 // Meter is the loop. Make it with New and turn it with Run; the other methods are
@@ -244,6 +249,9 @@ func expected(cfg Config) map[FaultKey]uint64 {
 	if cfg.Health != nil && cfg.Conditions != nil {
 		add(SourceConditions, cfg.Conditions)
 	}
+	if cfg.Health != nil && cfg.MIGState != nil {
+		counts[FaultKey{SourceRepartition, kindOverdue}] = 0
+	}
 	if cfg.Inventory != nil {
 		add(SourceInventory, cfg.Inventory)
 	}
@@ -336,7 +344,7 @@ func (m *Meter) tick(ctx context.Context, planned time.Time, deadline time.Durat
 	if err := division.Check(devices); err != nil {
 		faults = append(faults, Fault{Source: SourceAttribution, Kind: "conservation", Text: err.Error()})
 	}
-	faults = append(append(faults, missed(gone)...), m.illegal()...)
+	faults = append(append(append(faults, missed(gone)...), m.illegal()...), overdue(m.vigil.report())...)
 	weight := weights(devices, m.cfg.Policy, &division)
 	pods := m.pods(&division)
 	m.bookkeeper.hear(m.scene(situation, &division, weight, pods))

@@ -23,6 +23,8 @@ const (
 	SourceInventory = "inventory"
 	// SourceLedger neither: it names the book of charges.
 	SourceLedger = "ledger"
+	// SourceRepartition neither: it names a repartition of GPUs that takes too long.
+	SourceRepartition = "repartition"
 )
 
 // Snapshot is the node at one instant. It is complete, and it is never modified
@@ -66,6 +68,8 @@ type Snapshot struct {
 
 	// Pods are what more is known of the pods that hold something; those of which no more is known are missing.
 	Pods []ledger.Pod
+	// Jobs are the batch scheduler's, by GPU and instance; nil where nobody is asked.
+	Jobs []sharing.Job
 
 	// Health is what is known of the devices' health after this tick, never nil. A meter without
 	// rules has no verdicts; so has one before its first tick. With a Store, its Records are as they
@@ -110,7 +114,7 @@ type SourceState struct {
 
 // Fault is one thing that went wrong in a tick. It costs what it concerns, never the scrape.
 type Fault struct {
-	// Source is where: SourceTelemetry, SourceAllocations, SourceAttribution, SourceConditions, SourceInventory, SourceLedger.
+	// Source is where: SourceTelemetry, SourceAllocations, SourceAttribution, SourceConditions, SourceInventory, SourceLedger, SourceRepartition.
 	Source string
 	// Subject is the device it concerns, empty for the whole source.
 	Subject gpu.UUID

@@ -275,6 +275,9 @@ func (m *Meter) publish(planned, began time.Time, s *Snapshot) {
 	if s.Observed {
 		s.Listing = m.listing
 	}
+	if m.cfg.Jobs != nil {
+		s.Jobs = m.cfg.Jobs()
+	}
 	s.Totals = old.snapshot.Totals
 	s.Totals.XIDs, s.Totals.Clocks, s.Totals.Alarmed = m.tally.xids, m.tally.clocks, m.urgency.ticks
 	s.Totals.add(s, old.snapshot)

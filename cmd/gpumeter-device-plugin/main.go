@@ -21,7 +21,7 @@ func run() int {
 	defer stop()
 	// A second signal ends the process at once, whatever hangs.
 	context.AfterFunc(ctx, stop)
-	if err := app.Command(os.LookupEnv, os.Stdout, os.Stderr).Run(ctx, os.Args); err != nil {
+	if err := app.CommandOf(os.Args[0], os.LookupEnv, os.Stdout, os.Stderr).Run(ctx, os.Args); err != nil {
 		fmt.Fprintln(os.Stderr, "gpumeter-device-plugin:", err)
 		return 1
 	}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster asks the API server for what it alone knows, by get, list and watch and nothing else: one
-// node's metadata, for which it needs these of nodes, and the pods of one node, for which it needs these of pods.
+// Package cluster asks the API server for what it alone knows, by get, list and watch: one node's metadata, for which it
+// needs these of nodes, and the pods of one node, for which it needs these of pods. It writes nothing but, where that is
+// wanted, labels of a node.
 package cluster
 
 import (

@@ -34,6 +34,8 @@ type Device struct {
 	// PCIPath is the card's way through the PCI bridges, from the root port down, as sysfs has
 	// it; empty where it is not known.
 	PCIPath string
+	// PCIClass is the card's, as sysfs has it: 0x030200 for one without a display; 0 where it is not known.
+	PCIClass uint32
 	// Nodes are its own device nodes on the host, such as /dev/nvidia0, for a MIG device
 	// also the capabilities of its instances, /dev/nvidia-caps/nvidia-cap12. They are
 	// written as a container has them, without Settings.DevRoot.

@@ -32,6 +32,7 @@ func Survey(root string, devices []Device, links []Link) (Inventory, []error) {
 	for i := range inv.Devices {
 		d := &inv.Devices[i]
 		d.NUMANode, d.PCIPath = s.place(d.PCIBusID)
+		d.PCIClass = s.class(d.PCIBusID)
 		d.Nodes = s.nodes(d, caps)
 	}
 	return inv, s.errs
@@ -125,6 +126,23 @@ func (s *survey) place(busID string) (numa int, way string) {
 		return nowhere, way
 	}
 	return max(numa, nowhere), way
+}
+
+// class is a card's PCI class. Nothing but a label needs it.
+func (s *survey) class(busID string) uint32 {
+	name, err := sysfsName(busID)
+	if err != nil {
+		return 0
+	}
+	text, err := os.ReadFile(s.path("/sys/bus/pci/devices/" + name + "/class"))
+	if err != nil {
+		return 0
+	}
+	class, err := strconv.ParseUint(strings.TrimSpace(string(text)), 0, 32)
+	if err != nil {
+		return 0
+	}
+	return uint32(class)
 }
 
 // sysfsName is NVML's PCI address as sysfs writes it, with a domain of four digits if that suffices.

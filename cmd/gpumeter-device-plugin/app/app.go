@@ -5,7 +5,6 @@ package app
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -29,9 +28,10 @@ type app struct {
 	manager   *deviceplugin.Manager
 	director  *director
 	telemetry *telemetry
-	// client is nil without a health socket, node without a config folder.
+	// client is nil without a health socket, node where the API server is not asked, labels where none are to be written.
 	client *healthstream.Client
 	node   *cluster.NodeWatch
+	labels *labelWriter
 	facts  *factBoard
 	heir   *handOver
 	// remembered is the config of before a restart, nil for none.
@@ -67,12 +67,8 @@ func newApp(ctx context.Context, c config, log *slog.Logger) (*app, error) {
 	if a.telemetry, err = newTelemetry(c, a.driverRootHere, log); err != nil {
 		return nil, err
 	}
-	if c.configDir != "" {
-		client, err := cluster.Connect(cluster.Config{Kubeconfig: c.kubeconfig, UserAgent: "gpumeter-device-plugin/" + Version()})
-		if err != nil {
-			return nil, fmt.Errorf("--config-dir needs the node's labels: %w", err)
-		}
-		a.node = client.WatchNode(c.nodeName, log)
+	if err := a.meetNode(); err != nil {
+		return nil, err
 	}
 	a.mps = newMPS(c, a.driverRootHere, func(facts []health.Fact) { a.facts.report(reporterMPS, facts) }, log)
 	dir, socket := c.pluginDir()
@@ -80,7 +76,7 @@ func newApp(ctx context.Context, c config, log *slog.Logger) (*app, error) {
 	if a.director, err = a.direct(); err != nil {
 		return nil, err
 	}
-	from := observed{status: a.director.status.Load, manager: a.manager.Stats, reconnects: a.reconnects, specs: a.specs.problem, registers: socket != ""}
+	from := observed{labels: a.labels.stats, status: a.director.status.Load, manager: a.manager.Stats, reconnects: a.reconnects, specs: a.specs.problem, registers: socket != ""}
 	if a.web, err = listenWeb(ctx, c, handler(from, log), log); err != nil {
 		return nil, err
 	}
@@ -91,10 +87,19 @@ func newApp(ctx context.Context, c config, log *slog.Logger) (*app, error) {
 func (a *app) direct() (*director, error) {
 	d := newDirector(a.cfg, a.log, a.manager, time.Now())
 	d.use, d.handOver = a.use, a.heir.set
+	if a.labels != nil {
+		d.label = a.labels.put
+	}
 	if a.telemetry != nil {
 		var err error
 		if d.engine, err = newEngine(a.cfg, a.log); err != nil {
 			return nil, err
+		}
+		if a.node != nil {
+			d.engine.migState = func() health.MIGState {
+				node, _ := a.node.Watch()
+				return health.MIGStateOf(node.Labels, node.Synced)
+			}
 		}
 		if d.engine.store != nil {
 			k := newKeeper("conditions of GPUs", d.engine.store.Save, a.log)
@@ -200,6 +205,9 @@ func (a *app) run(ctx context.Context) error {
 	if a.node != nil {
 		until(a.node.Run)
 	}
+	if a.labels != nil {
+		until(a.labels.run)
+	}
 	a.log.Info("the device plugin runs", "version", Version(), "address", a.web.listener.Addr().String())
 	if a.director.engine != nil {
 		defer a.director.engine.close()
@@ -223,7 +231,7 @@ func (a *app) readConfig(ctx context.Context) error {
 	signal.Notify(a.hangups, syscall.SIGHUP)
 	defer signal.Stop(a.hangups)
 	source := &configSource{cfg: a.cfg, log: a.log, asked: a.hangups, remembered: a.remembered}
-	if a.node != nil {
+	if a.cfg.configDir != "" {
 		source.node = a.node.Watch
 	}
 	return source.run(ctx, func(r configRead) { hand(ctx, a.configs, r) })

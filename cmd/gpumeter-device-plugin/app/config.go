@@ -73,6 +73,12 @@ type config struct {
 
 	mps mpsConfig
 
+	features featureConfig
+	// nodeWatch is how far the node's labels are asked for what its MIG manager says.
+	nodeWatch string
+	// repartition is for how long judging is paused at most for a repartition; 0 for never.
+	repartition time.Duration
+
 	address       string
 	webConfigFile string
 	logFormat     string
@@ -87,7 +93,9 @@ func defaults() config {
 		kubeletDir: "/var/lib/kubelet",
 		source:     sourceAuto, scenario: "default", interval: time.Second, hostRoot: "/", cdiDir: "/var/run/cdi",
 		healthSocket: healthstream.DefaultSocket, lostPolicy: policyKeep, holdDown: health.DefaultHoldDown, stateDir: "/var/lib/gpumeter",
-		mps:     mpsConfig{daemon: mpsOwn},
+		mps:       mpsConfig{daemon: mpsOwn},
+		features:  featureConfig{labels: featuresOff, file: "/etc/kubernetes/node-feature-discovery/features.d/gpumeter"},
+		nodeWatch: nodeWatchAuto, repartition: health.DefaultRepartitionFor,
 		address: ":9402", logFormat: "text",
 	}
 }
@@ -120,6 +128,8 @@ func (c config) validate() error {
 	word("source", c.source, sourceAuto, sourceNVML, sourceStream, sourceSim)
 	word("health-lost-policy", c.lostPolicy, policyKeep, policyUnhealthy)
 	word("mps-daemon", c.mps.daemon, mpsOwn, mpsExternal, mpsOff)
+	word("feature-labels", c.features.labels, featuresOff, featuresFile, featuresNode)
+	word("node-watch", c.nodeWatch, nodeWatchAuto, nodeWatchOn, nodeWatchOff)
 	word("log-format", c.logFormat, "text", "json")
 	for _, f := range c.fallbacks {
 		word("fallback-strategies", f, fallbackWords()...)
@@ -133,6 +143,7 @@ func (c config) validate() error {
 	if c.configDir != "" && c.nodeName == "" && !c.check {
 		bad("--config-dir needs the node's name for its label %s: set NODE_NAME from spec.nodeName", c.nodeLabel)
 	}
+	problems = append(problems, c.validateNode()...)
 	if c.defaultConfig != "" && filepath.Base(c.defaultConfig) != c.defaultConfig {
 		bad("--default-config %q: want the name of a file in --config-dir", c.defaultConfig)
 	}

@@ -81,6 +81,12 @@ type director struct {
 	surveyed   time.Time
 	surveySaid map[string]bool
 
+	// label has the node's labels written; nil where nobody wants them.
+	label     func(map[string]string)
+	described described
+	// origin is what the node's own GPUs say of their driver.
+	origin origin
+
 	judged judgement
 	// said are the verdicts of the last state that was handed over, asked is its config, and set
 	// says that there was one.
@@ -110,7 +116,7 @@ func (d *director) takeLook(l look) {
 	d.ownErr = l.err
 	if l.err == nil {
 		s := stockOfReading(l.reading)
-		d.ownStock = &s
+		d.ownStock, d.origin = &s, originOf(l.reading)
 	}
 }
 
@@ -176,6 +182,7 @@ func (d *director) settle(now time.Time) {
 	}
 	changed := d.restock(now)
 	d.judge(now)
+	d.describe(now)
 	if d.stockFrom == "" || d.waits(now) {
 		d.publish(nil)
 		return

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpumeter/gpumeter/pkg/deviceplugin"
+	"github.com/gpumeter/gpumeter/pkg/health"
 )
 
 // status is what the director knows, for /metrics and probes. It is never modified once made.
@@ -21,6 +22,8 @@ type status struct {
 	stock     stock
 	stockFrom string
 	problems  map[deviceplugin.ProblemKind]int
+	// repartition is what the plugin's own engine knows of one.
+	repartition health.Repartition
 	// set says that the node's state is known and handed out; wanted are the resources of its plan.
 	set    bool
 	wanted []string
@@ -59,6 +62,9 @@ func (d *director) publish(p *planned) {
 		config: d.config, verdicts: verdictNone, monitorUp: d.stream.up, unjudged: d.judged.unjudged,
 		stock: d.stock, stockFrom: d.stockFrom, set: d.set,
 		problems: before.problems, wanted: before.wanted,
+	}
+	if d.own != nil {
+		s.repartition = d.own.Repartition
 	}
 	if d.judged.report != nil {
 		s.version = d.judged.report.Version

@@ -3,6 +3,7 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -40,6 +41,8 @@ type engine struct {
 	reading  gpu.Reading
 	answered time.Time
 	facts    map[string][]health.Fact
+	// migState is what the node's MIG manager says.
+	migState func() health.MIGState
 	// folded says that there was a reading.
 	folded bool
 }
@@ -53,11 +56,11 @@ func newEngine(c config, log *slog.Logger) (*engine, error) {
 	for _, n := range notes {
 		log.Warn(n)
 	}
-	rules, err := health.NewRules(health.Config{XIDs: table, HoldDown: c.holdDown})
+	rules, err := health.NewRules(health.Config{XIDs: table, HoldDown: c.holdDown, RepartitionFor: cmp.Or(c.repartition, -1)})
 	if err != nil {
-		return nil, fmt.Errorf("--health-hold-down: %w", err)
+		return nil, fmt.Errorf("--health-*: %w", err)
 	}
-	e := &engine{rules: rules, log: log, interval: c.interval, facts: map[string][]health.Fact{}, keep: func(health.State, bool) {}}
+	e := &engine{rules: rules, log: log, interval: c.interval, facts: map[string][]health.Fact{}, keep: func(health.State, bool) {}, migState: func() health.MIGState { return health.MIGUnsaid }}
 	if c.stateDir == "" {
 		return e, nil
 	}
@@ -80,7 +83,7 @@ func (e *engine) look(l look) *health.Report {
 	}
 	e.state = e.rules.Fold(e.state, health.Evidence{
 		Time: l.at, BootID: l.bootID, Reading: e.reading, Fresh: fresh,
-		Silent: l.at.Sub(e.answered) > silentAfter*e.interval+readPatience, Facts: e.facts,
+		Silent: l.at.Sub(e.answered) > silentAfter*e.interval+readPatience, Facts: e.facts, MIGState: e.migState(),
 	})
 	e.save(l.at)
 	return e.state.Report()

@@ -37,11 +37,15 @@ func command(env lookup, stdout, stderr io.Writer, run func(context.Context, con
 		Name:                  "gpumeter-device-plugin",
 		Usage:                 "hands out GPUs, MIG devices and their replicas to the kubelet, and takes back what is broken",
 		Version:               Version(),
-		Flags:                 slices.Concat(nvidiaFlags(), c.ownFlags(), c.mpsFlags()),
+		Flags:                 slices.Concat(nvidiaFlags(), c.ownFlags(), c.nodeFlags(), c.featureFlags(), c.mpsFlags()),
 		HideHelpCommand:       true,
 		EnableShellCompletion: true,
-		Writer:                stdout,
-		ErrWriter:             stderr,
+		ConfigureShellCompletionCommand: func(c *cli.Command) {
+			c.Hidden = false
+			c.Usage = "print the completion script for bash, zsh, fish or pwsh"
+		},
+		Writer:    stdout,
+		ErrWriter: stderr,
 		OnUsageError: func(_ context.Context, _ *cli.Command, err error, _ bool) error {
 			return fmt.Errorf("%w; see --help", err)
 		},

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/common/version"
 
 	"github.com/gpumeter/gpumeter/pkg/deviceplugin"
+	"github.com/gpumeter/gpumeter/pkg/health"
 )
 
 // observed is where metrics come from. Each call is cheap and safe for concurrent use.
@@ -19,6 +20,8 @@ type observed struct {
 	reconnects func() uint64
 	// specs is what the CDI specs lack, nil for nothing.
 	specs func() *deviceplugin.Problem
+	// labels is how writing the node's labels goes.
+	labels func() labelState
 	// registers says whether there is a kubelet to register with.
 	registers bool
 }
@@ -32,6 +35,7 @@ type collector struct {
 	verdicts, monitor, reconnects, unjudged, listVersion     *prometheus.Desc
 	config, reloaded, reloadedAt                             *prometheus.Desc
 	inventory, inventoryFrom, problems, prepares, ready      *prometheus.Desc
+	paused, labels, labelled, labelledAt                     *prometheus.Desc
 }
 
 const metricPrefix = "gpumeter_device_plugin_"
@@ -65,6 +69,10 @@ func newCollector(from observed) *collector {
 		inventoryFrom: d("inventory_source", "Where the inventory is from, 1 for that one.", "source"),
 		problems:      d("problems", "What could not be done as the config asks, by kind; the log has the words.", "kind"),
 		prepares:      d("prepares_total", "Preparations of devices for containers (CDI specs) by result.", "result"),
+		paused:        d("judging_paused", "Whether the plugin's own verdicts rest, because GPUs are being divided anew, 1 or 0; absent where nobody knows of a MIG manager."),
+		labels:        d("feature_labels", "Labels of the node that say what its GPUs are; absent where none are wanted."),
+		labelled:      d("feature_labels_written", "Whether the newest of these labels are written, 1 or 0."),
+		labelledAt:    d("feature_labels_last_write_timestamp_seconds", "When they were last written, in seconds since 1970."),
 		ready:         d("ready", "What /readyz says, 1 for ready."),
 	}
 }
@@ -74,7 +82,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.build, c.devices, c.served, c.registered, c.streams, c.lists, c.allocates, c.refused, c.preferences, c.registrations, c.duration,
 		c.verdicts, c.monitor, c.reconnects, c.unjudged, c.listVersion, c.config, c.reloaded, c.reloadedAt,
-		c.inventory, c.inventoryFrom, c.problems, c.prepares, c.ready,
+		c.inventory, c.inventoryFrom, c.problems, c.prepares, c.paused, c.labels, c.labelled, c.labelledAt, c.ready,
 	} {
 		out <- d
 	}
@@ -127,6 +135,16 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	c.node(p, s)
 	p.count(c.prepares, m.Prepares, "success")
 	p.count(c.prepares, m.PrepareFailures, "failure")
+	if s.repartition.State != health.MIGUnsaid {
+		p.gauge(c.paused, truth(s.repartition.Paused))
+	}
+	if l := c.from.labels(); l.wanted {
+		p.gauge(c.labels, float64(l.labels))
+		p.gauge(c.labelled, truth(l.written))
+		if !l.at.IsZero() {
+			p.gauge(c.labelledAt, float64(l.at.UnixMilli())/1e3)
+		}
+	}
 	p.gauge(c.ready, truth(c.from.notReady(s, m) == ""))
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpumeter/gpumeter/pkg/cdi"
 	"github.com/gpumeter/gpumeter/pkg/deviceplugin"
+	"github.com/gpumeter/gpumeter/pkg/health"
 )
 
 // busy is a plugin in the middle of things: shared GPUs of which one is broken, a resource that is
@@ -43,10 +44,12 @@ func busy() observed {
 		stock:    stockOfList(listOf(healthy, healthy, unhealthy)),
 		problems: map[deviceplugin.ProblemKind]int{deviceplugin.ProblemMIG: 2, deviceplugin.ProblemSelection: 1},
 		set:      true, wanted: []string{"nvidia.com/gpu.shared"},
+		repartition: health.Repartition{State: health.MIGPending, Since: noon, Paused: true},
 	}
+	labels := labelState{wanted: true, written: true, labels: 23, at: noon}
 	return observed{
 		status: func() *status { return s }, manager: func() deviceplugin.Stats { return stats }, reconnects: func() uint64 { return 2 }, registers: true,
-		specs: func() *deviceplugin.Problem { return bareSpecs(cdi.Config{}) },
+		specs: func() *deviceplugin.Problem { return bareSpecs(cdi.Config{}) }, labels: func() labelState { return labels },
 	}
 }
 
@@ -85,9 +88,9 @@ func TestTheMetricsPageIsWhatDashboardsKnowGolden(t *testing.T) {
 
 func TestAPageBeforeAnythingIsKnownClaimsNothing(t *testing.T) {
 	d := newDirector(defaults(), slog.New(slog.DiscardHandler), &handedOver{}, noon)
-	o := observed{status: d.status.Load, manager: func() deviceplugin.Stats { return deviceplugin.Stats{} }, reconnects: func() uint64 { return 0 }, specs: func() *deviceplugin.Problem { return nil }}
+	o := observed{status: d.status.Load, manager: func() deviceplugin.Stats { return deviceplugin.Stats{} }, reconnects: func() uint64 { return 0 }, specs: func() *deviceplugin.Problem { return nil }, labels: (*labelWriter)(nil).stats}
 	_, page := get(t, handler(o, slog.New(slog.DiscardHandler)), "/metrics")
-	for _, absent := range []string{"config_info{", "success_timestamp_seconds ", "problems{", "devices{health"} {
+	for _, absent := range []string{"judging_paused ", "feature_labels", "config_info{", "success_timestamp_seconds ", "problems{", "devices{health"} {
 		if strings.Contains(page, absent) {
 			t.Errorf("%s is there", absent)
 		}

@@ -180,21 +180,21 @@ func (p *plugin) page(path string) string {
 	return string(body)
 }
 
-// exporter is the other end of the health stream.
-type exporter struct {
+// otherEnd is the exporter at the other end of the health stream.
+type otherEnd struct {
 	mu      sync.Mutex
 	list    *healthstream.List
 	changed chan struct{}
 	version uint64
 }
 
-func (e *exporter) Watch() (*healthstream.List, <-chan struct{}) {
+func (e *otherEnd) Watch() (*healthstream.List, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.list, e.changed
 }
 
-func (e *exporter) say(l *healthstream.List) {
+func (e *otherEnd) say(l *healthstream.List) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.version++
@@ -205,15 +205,15 @@ func (e *exporter) say(l *healthstream.List) {
 }
 
 // export serves a health stream until stop is called or the test ends.
-func (s *site) export(l *healthstream.List) (e *exporter, stop func()) {
+func (s *site) export(l *healthstream.List) (e *otherEnd, stop func()) {
 	s.t.Helper()
 	return s.exportTo(l, nil)
 }
 
 // exportTo is export of an exporter that takes conditions over.
-func (s *site) exportTo(l *healthstream.List, w healthstream.Witnesses) (e *exporter, stop func()) {
+func (s *site) exportTo(l *healthstream.List, w healthstream.Witnesses) (e *otherEnd, stop func()) {
 	s.t.Helper()
-	e = &exporter{changed: make(chan struct{})}
+	e = &otherEnd{changed: make(chan struct{})}
 	e.say(l)
 	ctx, cancel := context.WithCancel(s.t.Context())
 	done := make(chan error, 1)

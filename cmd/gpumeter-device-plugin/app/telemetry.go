@@ -37,7 +37,7 @@ const (
 
 // readingFields are what is asked of a node's own GPUs.
 func readingFields() []gpu.FieldID {
-	return append(health.Fields(), fieldMemoryMiB, fieldComputeCapability, gpu.FieldP2PStatus)
+	return append(health.Fields(), fieldMemoryMiB, fieldComputeCapability, fieldCUDAVersion, gpu.FieldP2PStatus)
 }
 
 // look is one look at the node's own GPUs.

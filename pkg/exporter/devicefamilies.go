@@ -34,6 +34,8 @@ type deviceFamilies struct {
 	counted map[string]bool
 	// pods are the labels that pods add to the series of what they hold.
 	pods map[podKey][]label
+	// jobs are the batch scheduler's of each GPU, by its index, and of each of its GPU instances.
+	jobs map[jobKey][]string
 	// explained is where the label sets of an XID are put together.
 	explained []labelID
 }
@@ -81,10 +83,11 @@ func addDevices(b *builder, cfg *Config, rows []Counter, s *meter.Snapshot, n *n
 	}
 	f.labelRows = usableLabels(rows)
 	f.pods = podLabels(cfg.PodLabels, s.Pods, f.labelRows)
+	f.jobs = jobsOf(s.Jobs)
 	f.entities = make([]entity, 0, len(s.Reading.Samples))
 	for i := range s.Reading.Samples {
 		if sample := &s.Reading.Samples[i]; f.shown(sample.Entity) {
-			f.entities = append(f.entities, entity{sample, f.labelSets(sample)})
+			f.entities = append(f.entities, entity{sample, f.perJob(sample.Entity, f.labelSets(sample))})
 		}
 	}
 	for i := range rows {
@@ -381,7 +384,7 @@ func builtinLabel(name string) bool {
 	switch name {
 	case "gpu", "UUID", "uuid", "gpu_uuid", "pci_bus_id", "device", "modelName", "model_name",
 		"GPU_I_PROFILE", "GPU_I_ID", "hostname", "Hostname", "nvlink", "nvswitch", "cpu", "cpucore",
-		"container", "namespace", "pod", "container_name", "pod_namespace", "pod_name", "pod_uid", "vgpu",
+		"container", "namespace", "pod", "container_name", "pod_namespace", "pod_name", "pod_uid", "vgpu", "hpc_job",
 		"err_code", "err_msg", "window_size_in_ms", "xid", "clock_event", "health_watch", "health_error_code", "peer_gpu", "link_status":
 		return true
 	}

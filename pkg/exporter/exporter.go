@@ -12,7 +12,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"html/template"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -46,7 +45,7 @@ type BuildInfo struct {
 	Version, Revision, GoVersion string
 }
 
-// Link is an entry of the index page for something the caller serves beside it.
+// Link is an entry of the node page for something the caller serves beside it.
 type Link struct {
 	Path, Text string
 }
@@ -93,7 +92,7 @@ type Config struct {
 	Policy string
 	// NoPodCharges leaves out what each pod came to, for the sake of Prometheus where pods are many.
 	NoPodCharges bool
-	// Links are shown on the index page after the exporter's own.
+	// Links are shown on the node page after the exporter's own.
 	Links []Link
 }
 
@@ -104,7 +103,7 @@ type Exporter struct {
 	cfg       Config
 	started   time.Time
 	empty     meter.Snapshot
-	index     *template.Template
+	index     *nodeTemplates
 
 	negotiator negotiator
 	page       atomic.Pointer[page]
@@ -136,9 +135,9 @@ func New(snapshots Snapshots, counters *Counters, cfg Config) (*Exporter, error)
 	default:
 		return nil, fmt.Errorf(`exporter: host name label %q: use "hostname" or "Hostname"`, cfg.HostnameLabel)
 	}
-	index, err := template.New("index").Parse(indexHTML)
+	index, err := newNodeTemplates()
 	if err != nil {
-		return nil, fmt.Errorf("exporter: parse index page: %w", err)
+		return nil, err
 	}
 	cfg.Links = slices.Clone(cfg.Links)
 	cfg.FirstTick = cmp.Or(cfg.FirstTick, defaultFirstTick)

@@ -4,7 +4,6 @@ package exporter
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -273,7 +272,7 @@ func TestALostConnectionIsTold(t *testing.T) {
 	})
 }
 
-// TestAStuckGPUIsTold: it stays in the inventory, and the probe and the index page name it.
+// TestAStuckGPUIsTold: it stays in the inventory, and the probe names it, as does the node page.
 func TestAStuckGPUIsTold(t *testing.T) {
 	d, stuck := card(0), card(1)
 	s := ticked(temps([]gpu.Device{d, stuck}, []gpu.Sample{onGPU(d, gpu.Int(40)), onGPU(stuck, gpu.Absent(gpu.ReasonTimeout))}), sharing.Division{})
@@ -295,49 +294,8 @@ func TestAStuckGPUIsTold(t *testing.T) {
 	if body := bodyOf(t, r); r.StatusCode != http.StatusOK || !strings.HasSuffix(body, "\nGPU 1, GPU-1: timeout: no answer for 12s <b>\nGPU-away: lost: gone\n") {
 		t.Errorf("status %d:\n%s", r.StatusCode, body)
 	}
-	for _, want := range []string{"<dt>GPU 1, GPU-1</dt><dd>timeout: no answer for 12s &lt;b&gt;</dd>", "<dd>sim, libnvidia-ml 12.570, driver 570.86.15 (no libdcgm.so.4)</dd>"} {
-		if page := bodyOf(t, get(e.Handler(), "GET", "/")); !strings.Contains(page, want) {
-			t.Errorf("the index page lacks %s:\n%s", want, page)
-		}
-	}
-
 	s.Faults = slices.Repeat(s.Faults, 20)
 	if told := deviceFaults(s); len(told) != maxDeviceFaults+1 || told[maxDeviceFaults].Text != "8 more faults, counted in /metrics" {
 		t.Errorf("%d entries, the last %v", len(told), told[len(told)-1])
-	}
-}
-
-func TestIndexPage(t *testing.T) {
-	s := mixedNode()
-	cfg := mixedConfig()
-	cfg.Hostname = `node<script>alert("7")</script>`
-	cfg.Links = []Link{{"/debug/pprof/", "profiles"}}
-	s.Reading.Source = `<b>sim</b>`
-	e := exporterOf(t, s, nil, cfg)
-	e.ReloadFailed(errors.New("read <counters.csv>: no"), noon)
-	r := get(e.Handler(), "GET", "/")
-	page := bodyOf(t, r)
-	for _, want := range []string{
-		"node&lt;script&gt;", "&lt;b&gt;sim", "4, 3 MIG devices, 1 lost", "2025-03-04 12:00:00 UTC", "version 1.2.3",
-		`href="/metrics"`, `href="/livez"`, `href="/readyz"`, `href="/health"`, `href="/debug/pprof/"`, "color-scheme", "refused: read &lt;counters.csv&gt;: no",
-	} {
-		if !strings.Contains(page, want) {
-			t.Errorf("page lacks %q", want)
-		}
-	}
-	for _, unwanted := range []string{"<script", "<b>", "http://", "https://"} {
-		if strings.Contains(page, unwanted) {
-			t.Errorf("page contains %q", unwanted)
-		}
-	}
-	if r.Header.Get("Content-Type") != "text/html; charset=utf-8" {
-		t.Errorf("Content-Type: %s", r.Header.Get("Content-Type"))
-	}
-	empty, err := New(latest{}, nil, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if page := bodyOf(t, get(empty.Handler(), "GET", "/")); !strings.Contains(page, "none yet") || !strings.Contains(page, "awaiting the first tick") {
-		t.Errorf("page before the first tick:\n%s", page)
 	}
 }

@@ -40,6 +40,7 @@ func (f *ownFamilies) addVerdicts() {
 	f.addRecords(r, verdicts)
 	f.begin("gpumeter_health_version", "Version of the verdicts, which grows with each change of them or of the devices, also over restarts where they are saved.", kindGauge)
 	f.count(f.set(), int64(r.Version))
+	f.addRepartition(r)
 	f.addConditionStore()
 }
 

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -27,10 +26,12 @@ type healthPage struct {
 	// Stream is missing where no health stream is served.
 	Stream *toldList `json:"stream,omitempty"`
 	// Saved is missing where conditions are not meant to outlive the exporter.
-	Saved     *bool                 `json:"saved,omitempty"`
-	SaveError string                `json:"saveError,omitempty"`
-	Devices   []json.RawMessage     `json:"devices"`
-	Clearings []health.ClearingView `json:"clearings"`
+	Saved     *bool  `json:"saved,omitempty"`
+	SaveError string `json:"saveError,omitempty"`
+	// Repartition is missing where nobody knows of a MIG manager.
+	Repartition *health.Repartition   `json:"repartition,omitempty"`
+	Devices     []json.RawMessage     `json:"devices"`
+	Clearings   []health.ClearingView `json:"clearings"`
 }
 
 // judgedDevice is a device with who holds it.
@@ -64,6 +65,9 @@ func encodeHealth(cfg *Config, s *meter.Snapshot) *healthJSON {
 	}
 	if r := s.Health; r != nil {
 		h.page.BootID, h.page.Version, h.devices = r.BootID, r.Version, r.Verdicts
+		if r.Repartition.State != health.MIGUnsaid {
+			h.page.Repartition = &r.Repartition
+		}
 		holders, records := holdersOf(&s.Division), make(map[gpu.UUID]*health.Record, len(r.Records))
 		for i := range r.Records {
 			records[r.Records[i].Device] = &r.Records[i]
@@ -197,53 +201,4 @@ func (e *Exporter) serveHealthJSON(w http.ResponseWriter, r *http.Request) {
 	default:
 		answer(http.StatusOK, body)
 	}
-}
-
-// healthLines are what the index page says: how many devices have each status, and why for those
-// that are not plainly healthy.
-func healthLines(s *meter.Snapshot) (summary string, told []deviceFault) {
-	if s.Health == nil {
-		return "", nil
-	}
-	counts := make(map[health.Status]int)
-	index := make(map[gpu.UUID]int)
-	for i := range s.Reading.Devices {
-		index[s.Reading.Devices[i].UUID] = s.Reading.Devices[i].Index
-	}
-	more := 0
-	for i := range s.Health.Verdicts {
-		v := &s.Health.Verdicts[i]
-		counts[v.Status]++
-		switch {
-		case v.Status == health.Healthy && !v.Avoid:
-		case len(told) == maxDeviceFaults:
-			more++
-		default:
-			name := string(v.Device)
-			if n, listed := index[v.Device]; listed {
-				name = fmt.Sprintf("GPU %d, %s", n, name)
-			}
-			text := v.Status.String()
-			if v.Avoided() {
-				text += ", avoid"
-			}
-			if v.Reason != "" {
-				text += ": " + v.Reason
-			}
-			told = append(told, deviceFault{oneLine(name), oneLine(text)})
-		}
-	}
-	if more > 0 {
-		told = append(told, deviceFault{"other devices", fmt.Sprintf("%d more, shown in /api/v1/health", more)})
-	}
-	for _, status := range slices.Sorted(maps.Keys(counts)) {
-		if summary != "" {
-			summary += ", "
-		}
-		summary += fmt.Sprintf("%d %s", counts[status], status)
-	}
-	if summary != "" {
-		summary += fmt.Sprintf(" (version %d)", s.Health.Version)
-	}
-	return summary, told
 }

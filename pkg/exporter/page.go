@@ -37,6 +37,8 @@ type page struct {
 	content *content
 	judged  sync.Once
 	health  *healthJSON
+	drawn   sync.Once
+	node    *nodeBody
 	bodies  [formatCount][codingCount]body
 }
 

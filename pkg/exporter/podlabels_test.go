@@ -64,3 +64,25 @@ func TestAPodWithThousandsOfLabelsCostsItselfOnly(t *testing.T) {
 		t.Errorf("%d labels are shown, want %d", n, maxPodLabels)
 	}
 }
+
+func TestSeriesStandOncePerJob(t *testing.T) {
+	card4 := bare(card(4))
+	for _, tc := range []struct {
+		name string
+		jobs []sharing.Job
+		want []string
+	}{
+		{"none", nil, []string{`{gpu="4",UUID="GPU-4",device="nvidia4"} 40`}},
+		{"of another GPU", []sharing.Job{{GPU: 3, Instance: gpu.NoInstance, ID: "1"}}, []string{`{gpu="4",UUID="GPU-4",device="nvidia4"} 40`}},
+		{"of a GPU instance", []sharing.Job{{GPU: 4, Instance: 1, ID: "1"}}, []string{`{gpu="4",UUID="GPU-4",device="nvidia4"} 40`}},
+		{"two", []sharing.Job{{GPU: 4, Instance: gpu.NoInstance, ID: "1"}, {GPU: 4, Instance: gpu.NoInstance, ID: `"2"`}}, []string{
+			`{gpu="4",UUID="GPU-4",device="nvidia4",hpc_job="1"} 40`, `{gpu="4",UUID="GPU-4",device="nvidia4",hpc_job="\"2\""} 40`,
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := ticked(temps([]gpu.Device{card4}, []gpu.Sample{onGPU(card4, gpu.Int(40))}), sharing.Division{})
+			s.Jobs = tc.jobs
+			wantSeries(t, pageOf(t, s, rowsOf(t, tempOnly), Config{}), "DCGM_FI_DEV_GPU_TEMP", tc.want...)
+		})
+	}
+}

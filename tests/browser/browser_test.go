@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package browser opens the HTML report in a real browser and looks at what comes of it.
+// Package browser opens the HTML report and the exporter's node page in a real browser and looks at what comes of them.
 package browser
 
 import (
@@ -77,12 +77,17 @@ func (b *tab) blame(format string, args ...any) {
 // open opens a page of the folder in a tab of its own.
 func open(t *testing.T, browser context.Context, folder, name string) *tab {
 	t.Helper()
+	return visit(t, browser, "file://"+filepath.Join(folder, name+".html"))
+}
+
+// visit opens a page in a tab of its own.
+func visit(t *testing.T, browser context.Context, url string) *tab {
+	t.Helper()
 	ctx, cancel := chromedp.NewContext(browser)
 	t.Cleanup(cancel)
 	ctx, cancel = context.WithTimeout(ctx, time.Minute)
 	t.Cleanup(cancel)
 	b := &tab{ctx: ctx}
-	url := "file://" + filepath.Join(folder, name+".html")
 	b.run(t)
 	err := chromedp.Listen(ctx, func(event any) {
 		switch event := event.(type) {

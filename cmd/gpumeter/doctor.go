@@ -86,7 +86,7 @@ func (d *doctor) checks() []check {
 	if beside {
 		list = append(list, check{app.SourceNVML, "opening nvml", openingPatience, statusWarn, d.checkBeside})
 	}
-	return append(list,
+	list = append(list,
 		check{"source", "choosing a source", openingPatience, statusFail, d.checkSource},
 		check{"devices", "reading the GPUs", readingPatience, statusFail, d.checkDevices},
 		check{"fields", "reading the GPUs again", readingPatience, statusWarn, d.checkFields},
@@ -96,6 +96,10 @@ func (d *doctor) checks() []check {
 		check{"pods", "", quickPatience, statusWarn, d.checkPods},
 		check{"device-ids", "", quickPatience, statusWarn, d.checkDeviceIDs},
 	)
+	if d.asksAPI() {
+		list = append(list, check{"node", "asking the API server", quickPatience, statusInfo, d.checkNode})
+	}
+	return list
 }
 
 // examine runs the checks. It ends early when ctx does.

@@ -25,6 +25,7 @@ import (
 	"github.com/gpumeter/gpumeter/pkg/exporter"
 	"github.com/gpumeter/gpumeter/pkg/gpu"
 	"github.com/gpumeter/gpumeter/pkg/health"
+	"github.com/gpumeter/gpumeter/pkg/hpc"
 	"github.com/gpumeter/gpumeter/pkg/kubelet"
 	"github.com/gpumeter/gpumeter/pkg/ledger"
 	"github.com/gpumeter/gpumeter/pkg/meter"
@@ -60,6 +61,8 @@ type App struct {
 	// pods is nil where pods are not mapped, node where the API server is not asked.
 	pods *podMap
 	node *cluster.NodeWatch
+	// jobs is nil where no batch scheduler is asked.
+	jobs *hpc.Folder
 	// released says that the driver is let go of; it is watchRelease's.
 	released bool
 	bound    chan struct{}
@@ -132,12 +135,8 @@ func (a *App) wire() error {
 		Telemetry: a.source.Driver, Fields: a.fields, Policy: policy,
 		Interval: interval, ListingMaxAge: a.cfg.KubeletMaxAge, EventWindow: xidWindow, ClockWindow: clockWindow, Log: a.log,
 	}
-	if a.cfg.Kubernetes {
-		if err := a.mapPods(&mc); err != nil {
-			return err
-		}
-	} else {
-		a.log.Info("pods are not mapped, so who holds the GPUs is unobserved; --kubernetes maps them")
+	if err := a.mapHolders(&mc); err != nil {
+		return err
 	}
 	if err := a.watchHealth(&mc); err != nil {
 		return err
@@ -156,6 +155,23 @@ func (a *App) wire() error {
 		return fmt.Errorf("--clock-events-count-window-size or --collect-interval: %w", err)
 	}
 	return a.show(policy.Name(), xidWindow, clockWindow)
+}
+
+// mapHolders gives the meter who holds what: pods, or else a batch scheduler's jobs.
+func (a *App) mapHolders(mc *meter.Config) error {
+	if a.cfg.JobFolder != "" {
+		a.jobs = hpc.Open(a.cfg.JobFolder, a.cfg.KubeletPoll)
+		mc.Jobs = a.jobs.Jobs
+	}
+	switch {
+	case a.cfg.Kubernetes:
+		return a.mapPods(mc)
+	case a.jobs != nil:
+		mc.Allocations = a.jobs
+	default:
+		a.log.Info("pods are not mapped, so who holds the GPUs is unobserved; --kubernetes maps them")
+	}
+	return nil
 }
 
 // mapPods gives the meter who holds what: the kubelet, with what the API server says of the pods.
@@ -327,6 +343,9 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	if a.node != nil {
 		until(a.node.Run)
+	}
+	if a.jobs != nil {
+		until(a.jobs.Run)
 	}
 	until(a.tellConnected)
 	if a.stream != nil {

@@ -54,6 +54,9 @@ type Config struct {
 	// Kubeconfig says how the API server is reached; empty for the service account of the pod that this runs in.
 	Kubeconfig string
 
+	// JobFolder is where a batch scheduler says which job has which GPU; empty for nowhere.
+	JobFolder string
+
 	UseOldNamespace bool
 	NoHostname      bool
 	HostnameLabel   string

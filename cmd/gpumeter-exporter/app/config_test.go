@@ -100,7 +100,7 @@ func TestFlagsAndEnvironmentOfDcgmExporter(t *testing.T) {
 		}},
 		{"health", map[string]string{"GPUMETER_LEDGER_DIR": "/data", "GPUMETER_HEALTH_SOCKET_GROUP": "gpu", "GPUMETER_HEALTH_STUCK_AFTER": "5m"}, []string{
 			"--xid-file=/x.yaml", "--health-hold-down=10s", "--health-flap-limit=-1", "--health-flap-window=2h",
-			"--health-contained-limit=3", "--health-contained-window=30m", "--health-socket=/s",
+			"--health-contained-limit=3", "--health-contained-window=30m", "--health-socket=/s", "--health-repartition-limit=0s",
 		}, func(c *Config) {
 			c.Health = HealthConfig{
 				LedgerDir: "/data", LedgerDirSet: true, XIDFile: "/x.yaml", HoldDown: 10 * time.Second, FlapLimit: -1, FlapWindow: 2 * time.Hour,
@@ -218,6 +218,7 @@ func TestWrongConfigurationSaysWhatToDo(t *testing.T) {
 		{"flap window", func(c *Config) { c.Health.FlapWindow = 1e6 * time.Hour }, []string{"--health-flap-window", "168h"}},
 		{"contained limit", func(c *Config) { c.Health.ContainedLimit = 1 }, []string{"--health-contained-limit 1", "2 to 64"}},
 		{"contained window", func(c *Config) { c.Health.ContainedWindow = 0 }, []string{"--health-contained-window"}},
+		{"repartition", func(c *Config) { c.Health.RepartitionLimit = 24 * time.Hour }, []string{"--health-repartition-limit 24h", "such as 30m"}},
 		{"stuck", func(c *Config) { c.Health.StuckAfter = 0 }, []string{"--health-stuck-after"}},
 		{"stuck too soon", func(c *Config) { c.Health.StuckAfter = 4 * time.Second }, []string{"--health-stuck-after 4s", "5s or more"}},
 		{"a ledger in a file", func(c *Config) { c.Health.LedgerDir, c.Health.LedgerDirSet = "/proc/self/exe", true }, []string{"--ledger-dir /proc/self/exe", "not a folder"}},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,21 +20,19 @@ import (
 func Command(stdout, stderr io.Writer, run func(context.Context, Config) error) *cli.Command {
 	cfg := &Config{}
 	flags, note := cfg.ReadingFlags()
-	flags = append(flags, cfg.servingFlags()...)
-	flags = append(flags, cfg.Health.Flags()...)
-	flags = append(flags, cfg.Ledger.Flags()...)
-	flags = append(flags, grantedFlags()...)
 	later := notYetFlags()
 	return &cli.Command{
-		Name:                  "gpumeter-exporter",
-		Usage:                 "the electricity meter of a GPU node: who holds how much of which GPU, and what it does",
-		Version:               Version(),
-		Flags:                 append(flags, later...),
-		HideHelpCommand:       true,
-		EnableShellCompletion: true,
-		Writer:                stdout,
-		ErrWriter:             stderr,
-		OnUsageError:          UsageError,
+		Name:    "gpumeter-exporter",
+		Usage:   "the electricity meter of a GPU node: who holds how much of which GPU, and what it does",
+		Version: Version(),
+		Flags: slices.Concat(flags, under(categoryHolders, cfg.holderFlags()), under(categorySeries, cfg.seriesFlags()), under(categoryServing, cfg.servingFlags()),
+			under(categoryHealth, cfg.Health.Flags()), under(categoryLedger, cfg.Ledger.Flags()), grantedFlags(), later),
+		HideHelpCommand:                 true,
+		EnableShellCompletion:           true,
+		ConfigureShellCompletionCommand: ShowCompletion,
+		Writer:                          stdout,
+		ErrWriter:                       stderr,
+		OnUsageError:                    UsageError,
 		Action: func(ctx context.Context, cmd *cli.Command) error {
 			if cmd.NArg() > 0 {
 				return fmt.Errorf("%q is no flag; see --help", cmd.Args().First())
@@ -128,9 +127,33 @@ func (c *Config) note(cmd *cli.Command) {
 // the same for every program that reads a node. The function completes the Config once the
 // command line has been parsed.
 func (c *Config) ReadingFlags() ([]cli.Flag, func(*cli.Command)) {
-	flags := c.counterFlags()
-	flags = append(flags, c.sourceFlags()...)
-	return append(flags, c.podFlags()...), c.note
+	return slices.Concat(under(categorySources, c.counterFlags()), under(categorySources, c.sourceFlags()), under(categoryHolders, c.podFlags())), c.note
+}
+
+// What flags are listed under.
+const (
+	categorySources = "What is read"
+	categoryHolders = "Who holds it"
+	categorySeries  = "Series and labels"
+	categoryServing = "Running and serving"
+	categoryHealth  = "Health"
+	categoryLedger  = "Ledger"
+)
+
+// under lists flags under a category, unless they have one.
+func under(category string, flags []cli.Flag) []cli.Flag {
+	for _, f := range flags {
+		if f, ok := f.(cli.CategorizableFlag); ok && f.GetCategory() == "" {
+			f.SetCategory(category)
+		}
+	}
+	return flags
+}
+
+// ShowCompletion lists the command that prints a shell's completion script among the others.
+func ShowCompletion(c *cli.Command) {
+	c.Hidden = false
+	c.Usage = "print the completion script for bash, zsh, fish or pwsh"
 }
 
 func (c *Config) counterFlags() []cli.Flag {
@@ -171,34 +194,49 @@ func (c *Config) podFlags() []cli.Flag {
 		list(&c.ResourcePattern, "further resources that are GPUs, * matches anything, such as 'example.com/gpu-*'", "resource-pattern", "GPUMETER_RESOURCE_PATTERN"),
 		str(&c.MIGPolicy, d.MIGPolicy, "how MIG devices are weighed: blend, compute, memory, sm or table", "mig-policy", "GPUMETER_MIG_POLICY"),
 		list(&c.MIGWeights, "with --mig-policy=table: `PROFILE=FRACTION`, such as 1g.10gb=1/8", "mig-weight", "GPUMETER_MIG_WEIGHT"),
+		str(&c.JobFolder, "", "`FOLDER` in which a batch scheduler says which job has which GPU, for the label hpc_job; without --kubernetes jobs are charged too", "hpc-job-mapping-dir", "DCGM_HPC_JOB_MAPPING_DIR"),
 		str(&c.NodeName, "", "the node's `NAME`", "node-name", "NODE_NAME"),
 	}
 }
 
-// servingFlags are those that concern the exporter alone.
+// holderFlags are those that say how it is found out who holds what, for the exporter alone.
+func (c *Config) holderFlags() []cli.Flag {
+	d := Defaults()
+	return []cli.Flag{
+		str(&c.GPUIDType, d.GPUIDType, "uid or device-name; accepted for compatibility, every id is recognised by its form", "kubernetes-gpu-id-type", "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE"),
+		span(&c.KubeletMaxAge, d.KubeletMaxAge, "how long the kubelet's last good answer stands in for a kubelet that does not answer", "kubelet-max-age", "GPUMETER_KUBELET_MAX_AGE"),
+		span(&c.KubeletPoll, d.KubeletPoll, "how often the kubelet is asked between samplings whether its allocations have changed, so that short pods are charged; 0 for never", "kubelet-poll", "GPUMETER_KUBELET_POLL"),
+		str(&c.PodWatch, d.PodWatch, "whether the API server is asked for the node's pods, for their UIDs, ends, labels and owners: auto (in a pod whose node is named by --node-name), on, off", "kubernetes-pod-watch", "GPUMETER_KUBERNETES_POD_WATCH"),
+		str(&c.Kubeconfig, "", "`FILE` that says how the API server is reached; by default the pod's service account", "kubeconfig", "GPUMETER_KUBECONFIG"),
+		str(&c.PodName, "", "`NAME` of the exporter's own pod, by which a kubelet that has just started is told from one that lists everything; the host name by default", "pod-name", "POD_NAME"),
+		str(&c.PodNamespace, "", "`NAMESPACE` of the exporter's own pod; any by default", "pod-namespace", "POD_NAMESPACE"),
+	}
+}
+
+// seriesFlags are those that say how the page looks.
+func (c *Config) seriesFlags() []cli.Flag {
+	d := Defaults()
+	return []cli.Flag{
+		flag(&c.EnablePodUID, "add the label pod_uid where the UID is known", "kubernetes-enable-pod-uid", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID"),
+		flag(&c.PodLabels, "add the labels of a pod to the series of what it holds alone; they come from the API server", "kubernetes-enable-pod-labels", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"),
+		str(&c.PodLabelAllowlist, "", "`REGEXES`, separated by commas, of which one must match a pod label's key; empty for all labels", "kubernetes-pod-label-allowlist-regex", "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX"),
+		flag(&c.VirtualGPUs, "copy each series once per holder of a shared GPU, as dcgm-exporter does; sums over it over-count", "kubernetes-virtual-gpus", "KUBERNETES_VIRTUAL_GPUS"),
+		flag(&c.UseOldNamespace, "label names of dcgm-exporter 1.x (uuid, pod_name, ...)", "use-old-namespace,o", "DCGM_EXPORTER_USE_OLD_NAMESPACE"),
+		flag(&c.NoHostname, "leave the hostname label out", "no-hostname,n", "DCGM_EXPORTER_NO_HOSTNAME"),
+		str(&c.HostnameLabel, d.HostnameLabel, "name of the host label: hostname, or Hostname as before dcgm-exporter 4.8.3", "hostname-label", "GPUMETER_HOSTNAME_LABEL"),
+		flag(&c.ReplaceBlanks, "dashes for blanks in modelName", "replace-blanks-in-model-name,rbmn", "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME"),
+		str(&c.XIDWindow, d.XIDWindow, "`TIME` that DCGM_EXP_XID_ERRORS_COUNT looks back; a bare number is milliseconds", "xid-count-window-size,x", "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE"),
+		str(&c.ClockWindow, d.ClockWindow, "`TIME` that DCGM_EXP_CLOCK_EVENTS_COUNT looks back; a bare number is milliseconds", "clock-events-count-window-size", "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE"),
+	}
+}
+
+// servingFlags are those of the running program.
 func (c *Config) servingFlags() []cli.Flag {
 	d := Defaults()
 	return []cli.Flag{
 		str(&c.Address, d.Address, "`ADDRESS` to listen on", "address,a", "DCGM_EXPORTER_LISTEN"),
 		str(&c.Interval, d.Interval, "`TIME` between samplings; a bare number is milliseconds", "collect-interval,c", "DCGM_EXPORTER_INTERVAL"),
-		flag(&c.UseOldNamespace, "label names of dcgm-exporter 1.x (uuid, pod_name, ...)", "use-old-namespace,o", "DCGM_EXPORTER_USE_OLD_NAMESPACE"),
-		flag(&c.NoHostname, "leave the hostname label out", "no-hostname,n", "DCGM_EXPORTER_NO_HOSTNAME"),
-		flag(&c.EnablePodUID, "add the label pod_uid where the UID is known", "kubernetes-enable-pod-uid", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID"),
-		str(&c.GPUIDType, d.GPUIDType, "uid or device-name; accepted for compatibility, every id is recognised by its form", "kubernetes-gpu-id-type", "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE"),
-		flag(&c.VirtualGPUs, "copy each series once per holder of a shared GPU, as dcgm-exporter does; sums over it over-count", "kubernetes-virtual-gpus", "KUBERNETES_VIRTUAL_GPUS"),
-		flag(&c.ReplaceBlanks, "dashes for blanks in modelName", "replace-blanks-in-model-name,rbmn", "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME"),
-		str(&c.XIDWindow, d.XIDWindow, "`TIME` that DCGM_EXP_XID_ERRORS_COUNT looks back; a bare number is milliseconds", "xid-count-window-size,x", "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE"),
-		str(&c.ClockWindow, d.ClockWindow, "`TIME` that DCGM_EXP_CLOCK_EVENTS_COUNT looks back; a bare number is milliseconds", "clock-events-count-window-size", "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE"),
 		flag(&c.DCGMRelease, "on SIGUSR1 let go of the GPU driver, for an upgrade of it, and take it up again on the next one", "dcgm-release", "GPUMETER_DCGM_RELEASE"),
-		span(&c.KubeletMaxAge, d.KubeletMaxAge, "how long the kubelet's last good answer stands in for a kubelet that does not answer", "kubelet-max-age", "GPUMETER_KUBELET_MAX_AGE"),
-		span(&c.KubeletPoll, d.KubeletPoll, "how often the kubelet is asked between samplings whether its allocations have changed, so that short pods are charged; 0 for never", "kubelet-poll", "GPUMETER_KUBELET_POLL"),
-		str(&c.PodWatch, d.PodWatch, "whether the API server is asked for the node's pods, for their UIDs, ends, labels and owners: auto (in a pod whose node is named by --node-name), on, off", "kubernetes-pod-watch", "GPUMETER_KUBERNETES_POD_WATCH"),
-		flag(&c.PodLabels, "add the labels of a pod to the series of what it holds alone; they come from the API server", "kubernetes-enable-pod-labels", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"),
-		str(&c.PodLabelAllowlist, "", "`REGEXES`, separated by commas, of which one must match a pod label's key; empty for all labels", "kubernetes-pod-label-allowlist-regex", "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX"),
-		str(&c.Kubeconfig, "", "`FILE` that says how the API server is reached; by default the pod's service account", "kubeconfig", "GPUMETER_KUBECONFIG"),
-		str(&c.HostnameLabel, d.HostnameLabel, "name of the host label: hostname, or Hostname as before dcgm-exporter 4.8.3", "hostname-label", "GPUMETER_HOSTNAME_LABEL"),
-		str(&c.PodName, "", "`NAME` of the exporter's own pod, by which a kubelet that has just started is told from one that lists everything; the host name by default", "pod-name", "POD_NAME"),
-		str(&c.PodNamespace, "", "`NAMESPACE` of the exporter's own pod; any by default", "pod-namespace", "POD_NAMESPACE"),
 		str(&c.WebConfigFile, "", "`FILE` with TLS and basic auth settings of the Prometheus exporter toolkit", "web-config-file", "DCGM_EXPORTER_WEB_CONFIG_FILE"),
 		flag(&c.WebSystemdSocket, "listen on the socket that systemd hands over", "web-systemd-socket", "DCGM_EXPORTER_SYSTEMD_SOCKET"),
 		span(&c.ReadTimeout, d.ReadTimeout, "`TIME` for reading a request, such as 10s", "web-read-timeout", "DCGM_EXPORTER_WEB_READ_TIMEOUT"),
@@ -252,7 +290,6 @@ func notYetFlags() []cli.Flag {
 	a.text("config-file", "DCGM_EXPORTER_CONFIG_FILE", "")
 	a.boolean("kubernetes-enable-dra", "KUBERNETES_ENABLE_DRA", false)
 	a.boolean("fake-gpus", "DCGM_EXPORTER_USE_FAKE_GPUS", false)
-	a.text("hpc-job-mapping-dir", "DCGM_HPC_JOB_MAPPING_DIR", "")
 	a.boolean("dump-enabled", "DCGM_EXPORTER_DUMP_ENABLED", false)
 	a.text("dump-directory", "DCGM_EXPORTER_DUMP_DIRECTORY", "/tmp/dcgm-exporter-debug")
 	a.text("dump-retention", "DCGM_EXPORTER_DUMP_RETENTION", "24")

@@ -3,6 +3,7 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"os"
@@ -33,6 +34,8 @@ const (
 	// minStuckAfter is more than a reading of a healthy GPU ever takes.
 	minStuckAfter = 5 * time.Second
 	maxRepeats    = 64
+	// maxRepartition is longer than any repartition takes: meanwhile a GPU that is lost is not called so.
+	maxRepartition = 12 * time.Hour
 )
 
 // HealthConfig is what an operator can say about verdicts, where they are kept and who hears them.
@@ -49,6 +52,9 @@ type HealthConfig struct {
 	ContainedLimit  int
 	ContainedWindow time.Duration
 	StuckAfter      time.Duration
+	// RepartitionLimit is for how long judging is paused at most while a MIG manager divides the node's GPUs anew; 0 for
+	// never.
+	RepartitionLimit time.Duration
 	// Socket is where the health stream is served; empty for none. A simulated node serves none
 	// unless SocketSet.
 	Socket      string
@@ -63,7 +69,7 @@ func defaultHealth() HealthConfig {
 		LedgerDir: DefaultLedgerDir, HoldDown: health.DefaultHoldDown,
 		FlapLimit: health.DefaultFlapLimit, FlapWindow: health.DefaultFlapWindow,
 		ContainedLimit: contained.Count, ContainedWindow: contained.Within,
-		StuckAfter: health.DefaultStuckAfter, Socket: healthstream.DefaultSocket,
+		StuckAfter: health.DefaultStuckAfter, RepartitionLimit: health.DefaultRepartitionFor, Socket: healthstream.DefaultSocket,
 	}
 }
 
@@ -71,8 +77,10 @@ func defaultHealth() HealthConfig {
 // command line has been parsed.
 func (h *HealthConfig) Flags() []cli.Flag {
 	d := defaultHealth()
+	folder := str(&h.LedgerDir, d.LedgerDir, "`FOLDER` for what must outlive the exporter, such as the conditions of broken GPUs; empty to keep nothing. On a pretend node nothing is kept unless this is given", "ledger-dir", "GPUMETER_LEDGER_DIR")
+	folder.Category = categoryLedger
 	return []cli.Flag{
-		str(&h.LedgerDir, d.LedgerDir, "`FOLDER` for what must outlive the exporter, such as the conditions of broken GPUs; empty to keep nothing. On a pretend node nothing is kept unless this is given", "ledger-dir", "GPUMETER_LEDGER_DIR"),
+		folder,
 		str(&h.XIDFile, "", "`FILE` with XIDs whose class is to be another, in the form of etc/xid.yaml; each row replaces the built-in one of its code. It is read at the start", "xid-file", "GPUMETER_XID_FILE"),
 		span(&h.HoldDown, d.HoldDown, "for how long the evidence that a GPU has recovered must stand before the GPU is healthy again", "health-hold-down", "GPUMETER_HEALTH_HOLD_DOWN"),
 		number(&h.FlapLimit, d.FlapLimit, "how often a GPU may break again after it had recovered, within --health-flap-window, before only an operator returns it; -1 for any number", "health-flap-limit", "GPUMETER_HEALTH_FLAP_LIMIT"),
@@ -80,6 +88,7 @@ func (h *HealthConfig) Flags() []cli.Flag {
 		number(&h.ContainedLimit, d.ContainedLimit, "how many contained memory errors, within --health-contained-window, ask for a reset of the GPU", "health-contained-limit", "GPUMETER_HEALTH_CONTAINED_LIMIT"),
 		span(&h.ContainedWindow, d.ContainedWindow, "see --health-contained-limit", "health-contained-window", "GPUMETER_HEALTH_CONTAINED_WINDOW"),
 		span(&h.StuckAfter, d.StuckAfter, "for how long a GPU may not answer, while others do, before it is unhealthy", "health-stuck-after", "GPUMETER_HEALTH_STUCK_AFTER"),
+		span(&h.RepartitionLimit, d.RepartitionLimit, "for how long no GPU is called lost or stuck, and none recovers, while a MIG manager divides the node's GPUs anew, as the node's label "+health.MIGStateLabel+" says; 0 to judge all the same. It needs the API server", "health-repartition-limit", "GPUMETER_HEALTH_REPARTITION_LIMIT"),
 		str(&h.Socket, d.Socket, "unix `SOCKET` on which verdicts are told to the device plugin and operators give theirs; empty for none. On a pretend node there is none unless this is given", "health-socket", "GPUMETER_HEALTH_SOCKET"),
 		str(&h.SocketGroup, "", "`GROUP`, by name or number, that may use the health socket beside root; by default the exporter's own", "health-socket-group", "GPUMETER_HEALTH_SOCKET_GROUP"),
 	}
@@ -109,6 +118,8 @@ func (h HealthConfig) validate() error {
 		}
 	}
 	switch {
+	case h.RepartitionLimit < 0 || h.RepartitionLimit > maxRepartition:
+		return fmt.Errorf("--health-repartition-limit %v: want 0 to %v, such as 30m", h.RepartitionLimit, maxRepartition)
 	case h.StuckAfter < minStuckAfter:
 		return fmt.Errorf("--health-stuck-after %v: want %v or more, since a busy driver takes its time, and a GPU that is stuck is withdrawn", h.StuckAfter, minStuckAfter)
 	case h.FlapLimit != -1 && (h.FlapLimit < 1 || h.FlapLimit > maxRepeats):
@@ -156,7 +167,7 @@ func (h HealthConfig) rules(xids *health.XIDTable) (*health.Rules, error) {
 	contained.Count, contained.Within = h.ContainedLimit, h.ContainedWindow
 	rules, err := health.NewRules(health.Config{
 		XIDs: xids, HoldDown: h.HoldDown, FlapLimit: h.FlapLimit, FlapWindow: h.FlapWindow,
-		Contained: contained, StuckAfter: h.StuckAfter,
+		Contained: contained, StuckAfter: h.StuckAfter, RepartitionFor: cmp.Or(h.RepartitionLimit, -1),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--health-*: %w", err)
@@ -174,6 +185,12 @@ func (a *App) watchHealth(mc *meter.Config) error {
 		return err
 	}
 	mc.XIDs, mc.BootID = a.xids, a.bootID()
+	if a.node != nil {
+		mc.MIGState = func() health.MIGState {
+			node, _ := a.node.Watch()
+			return health.MIGStateOf(node.Labels, node.Synced)
+		}
+	}
 	return nil
 }
 

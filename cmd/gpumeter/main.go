@@ -47,13 +47,14 @@ func exitCode(err error, stderr io.Writer) int {
 // command is gpumeter at the time that now tells.
 func command(stdout, stderr io.Writer, now func() time.Time) *cli.Command {
 	return &cli.Command{
-		Name:                  "gpumeter",
-		Usage:                 "the electricity meter of a GPU node",
-		Version:               app.Version(),
-		EnableShellCompletion: true,
-		Writer:                stdout,
-		ErrWriter:             stderr,
-		OnUsageError:          app.UsageError,
+		Name:                            "gpumeter",
+		Usage:                           "the electricity meter of a GPU node",
+		Version:                         app.Version(),
+		EnableShellCompletion:           true,
+		ConfigureShellCompletionCommand: app.ShowCompletion,
+		Writer:                          stdout,
+		ErrWriter:                       stderr,
+		OnUsageError:                    app.UsageError,
 		Commands: []*cli.Command{
 			demoCommand(stdout, stderr), doctorCommand(stdout, stderr), explainCommand(stdout, stderr, now), healthCommand(stdout),
 			pricesCommand(stdout, stderr, now), reportCommand(stdout, stderr, now), scenariosCommand(stdout), verifyCommand(stdout, stderr, now),

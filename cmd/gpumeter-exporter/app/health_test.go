@@ -87,9 +87,7 @@ func TestABrokenGPUStaysBrokenOverARestartOfTheExporter(t *testing.T) {
 	if v, cause := firstGPU(s); cause != sharing.CauseUnhealthy || !strings.Contains(v.Reason, "79") {
 		t.Errorf("%+v, booked to %q", v, cause)
 	}
-	if !s.HealthStore.Saved {
-		t.Errorf("published before it was saved: %+v", s.HealthStore)
-	}
+	r.until(t, "it is saved", func(s *meter.Snapshot) bool { return s.HealthStore.Saved && isUnhealthy(s) })
 	eventuallySays(t, r.logs, `msg="a device is unhealthy"`)
 	if !strings.Contains(r.logs.String(), "pods=[ml/train-") {
 		t.Errorf("the log does not say whose it is:\n%s", r.logs)
@@ -102,6 +100,10 @@ func TestABrokenGPUStaysBrokenOverARestartOfTheExporter(t *testing.T) {
 	quiet.Health = cfg.Health
 	r = start(t, quiet)
 	s = r.until(t, "the first tick", func(s *meter.Snapshot) bool { return s.Seq > 0 })
+	if v, _ := firstGPU(s); v.Status != health.Unhealthy {
+		t.Errorf("seq %d after the restart: %+v", s.Seq, v)
+	}
+	s = r.until(t, "the first listing", func(s *meter.Snapshot) bool { return s.Observed })
 	if v, cause := firstGPU(s); v.Status != health.Unhealthy || cause != sharing.CauseUnhealthy {
 		t.Errorf("seq %d after the restart: %+v, booked to %q", s.Seq, v, cause)
 	}

@@ -89,6 +89,26 @@ func TestAListOfNoGPUAtAllBlamesNoneAndHealsNone(t *testing.T) {
 	m.is("GPU-b", Healthy)
 }
 
+// A GPU that hangs from the source's start on has never said its name: its source lists it without one.
+func TestAnAbsenceIsNoEvidenceWhileTheSourceWaitsForAGPUWithoutAName(t *testing.T) {
+	m := aNode(t, 3, Config{})
+	m.cards[1].gone = true
+	m.run(time.Minute)
+	m.is("GPU-b", Unhealthy, KindLost)
+	m.restart()
+	m.cards[0].gone, m.cards[0].hangs = true, true
+	m.run(time.Hour)
+	m.is("GPU-a", Unknown)
+	m.is("GPU-b", Unhealthy, KindLost)
+	// Once it has answered, and goes, it is lost like any other.
+	m.cards[0].gone, m.cards[0].hangs = false, false
+	m.tick()
+	m.is("GPU-a", Healthy)
+	m.cards[0].gone = true
+	m.run(time.Minute)
+	m.is("GPU-a", Unhealthy, KindLost)
+}
+
 func TestTheOnlyGPUThatIsNotListedIsUnknown(t *testing.T) {
 	m := aNode(t, 1, Config{})
 	m.cards[0].gone = true

@@ -107,6 +107,9 @@ func (m *machine) reading() gpu.Reading {
 	r := gpu.Reading{Time: m.now, Source: "fake", Fields: append(Fields(), 150), Events: m.events, Health: m.checks}
 	for i, c := range m.cards {
 		if c.gone {
+			if c.hangs {
+				r.Troubles = append(r.Troubles, gpu.Trouble{Reason: gpu.ReasonTimeout})
+			}
 			continue
 		}
 		r.Devices = append(r.Devices, gpu.Device{

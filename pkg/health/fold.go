@@ -30,6 +30,8 @@ type fold struct {
 	boot string
 	// blind says that the reading lists no GPU at all.
 	blind bool
+	// unnamed says that the source waits for a GPU of which it does not know which one it is.
+	unnamed bool
 	// paused says that a repartition is under way: nobody is missed, and nothing is over.
 	paused bool
 	old    *data

@@ -60,6 +60,7 @@ func (f *fold) look() {
 		}
 	}
 	for _, t := range r.Troubles {
+		f.unnamed = f.unnamed || t.GPU == "" && t.Reason == gpu.ReasonTimeout
 		if k := f.card(t.GPU, 0); k >= 0 && (f.seen[k].trouble == gpu.ReasonNone || t.Reason == gpu.ReasonTimeout) {
 			f.seen[k].trouble = t.Reason
 		}
@@ -89,7 +90,8 @@ const awayFor = 10 * time.Second
 
 // presence folds whether a card is there. One that is listed as lost, or was listed and is missing from
 // readings for awayFor, is lost. A reading that lists no card at all says nothing: then it is the
-// driver or the source that is ill.
+// driver or the source that is ill. Nor does a card's absence while the source waits for one that it
+// cannot name: a card that hangs before it was ever asked for its name may be the one that is missing.
 func (f *fold) presence(c *card, s *seen) {
 	listed := s.device != nil
 	if c.Listed != listed || !c.Met && listed {
@@ -98,7 +100,7 @@ func (f *fold) presence(c *card, s *seen) {
 	c.Listed, c.Met = listed, c.Met || listed
 	told := listed && s.device.Lost
 	switch {
-	case f.blind:
+	case f.blind, f.unnamed && !listed:
 		// What was known to be lost stays so; an absence of the others begins when it can be told.
 		if !c.Gone && !c.Away.IsZero() {
 			c.Away, f.durable = time.Time{}, true

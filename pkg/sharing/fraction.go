@@ -71,11 +71,25 @@ func ParseFraction(text string) (Fraction, error) {
 	if slash && strings.Trim(rest, "0") == "" {
 		return Fraction{}, fmt.Errorf("parse fraction %q: the denominator is zero", text)
 	}
-	r, ok := new(big.Rat).SetString(text)
+	r, ok := decimal(text)
 	if !ok {
 		return Fraction{}, fmt.Errorf("parse fraction %q: want a number such as 15/112, 0.25 or 1", text)
 	}
 	return fromRat(r), nil
+}
+
+// decimal reads what has been looked at: a Rat would take a fraction's number with a leading zero for octal.
+func decimal(text string) (*big.Rat, bool) {
+	num, den, slash := strings.Cut(text, "/")
+	if !slash {
+		return new(big.Rat).SetString(text)
+	}
+	n, whole := new(big.Int).SetString(num, 10)
+	d, ok := new(big.Int).SetString(den, 10)
+	if !whole || !ok || d.Sign() == 0 {
+		return nil, false
+	}
+	return new(big.Rat).SetFrac(n, d), true
 }
 
 // parseSmall reads what nearly every text is, "1" or "15/112": digits, with or without a slash and digits that are
@@ -280,7 +294,7 @@ func (f *Fraction) UnmarshalText(text []byte) error {
 	if len(text) > maxText || !isDigits(num) || slash && (!isDigits(den) || strings.Trim(den, "0") == "") {
 		return fmt.Errorf("parse fraction %.16q...: want digits, or digits/digits, and %d characters at most", text, maxText)
 	}
-	r, ok := new(big.Rat).SetString(string(text))
+	r, ok := decimal(string(text))
 	if !ok {
 		return fmt.Errorf("parse fraction %.16q...: it is no number", text)
 	}

@@ -183,6 +183,9 @@ type Situation struct {
 	Policy Policy
 }
 
+// JobResource is what jobs hold GPUs as: Slurm's generic resource. No device plugin advertises it.
+const JobResource = "gres/gpu"
+
 // Job is a batch scheduler's job on a GPU, or on one of its GPU instances.
 type Job struct {
 	// GPU is the GPU's index, Instance its GPU instance or gpu.NoInstance.

@@ -3,6 +3,7 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +20,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/gpumeter/gpumeter/pkg/deviceplugin"
+	"github.com/gpumeter/gpumeter/pkg/exporter"
 )
 
 const (
@@ -58,9 +62,9 @@ func handler(from observed, log *slog.Logger) http.Handler {
 		log.Error("metrics", "error", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), MaxRequestsInFlight: 40, EnableOpenMetrics: true,
-	}))
+	mux.Handle("GET /metrics", buffered(promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), EnableOpenMetrics: true,
+	})))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if why := from.notReady(from.status(), from.manager()); why != "" {
@@ -76,6 +80,36 @@ func handler(from observed, log *slog.Logger) http.Handler {
 	})
 	return mux
 }
+
+// buffered makes the answers of h one after the other and writes each at its client's pace, so that slow clients hold nothing but
+// bytes. A client that went away is no fault.
+func buffered(h http.Handler) http.HandlerFunc {
+	var making sync.Mutex
+	made := func(w http.ResponseWriter, r *http.Request) *bytes.Buffer {
+		making.Lock()
+		defer making.Unlock()
+		answer := &answer{ResponseWriter: w, code: http.StatusOK}
+		h.ServeHTTP(answer, r)
+		w.Header().Set("Content-Length", strconv.Itoa(answer.body.Len()))
+		w.WriteHeader(answer.code)
+		return &answer.body
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, _ = made(w, r).WriteTo(w)
+	}
+}
+
+// answer keeps a body and its status instead of sending them.
+type answer struct {
+	http.ResponseWriter
+
+	code int
+	body bytes.Buffer
+}
+
+func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
+
+func (a *answer) WriteHeader(code int) { a.code = code }
 
 // webServer is the plugin's HTTP server, listening.
 type webServer struct {
@@ -94,13 +128,12 @@ func listenWeb(ctx context.Context, c config, h http.Handler, log *slog.Logger) 
 	if err != nil {
 		return nil, fmt.Errorf("--address %s: %w", c.address, err)
 	}
-	return &webServer{
-		server: &http.Server{
-			Handler: h, ReadHeaderTimeout: requestPatience, ReadTimeout: requestPatience, WriteTimeout: requestPatience,
-			IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-		},
-		listener: listener, config: c.webConfigFile, log: log,
-	}, nil
+	server := &http.Server{
+		Handler: h, ReadHeaderTimeout: requestPatience, ReadTimeout: requestPatience, WriteTimeout: requestPatience,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	exporter.Guard(server, log)
+	return &webServer{server: server, listener: listener, config: c.webConfigFile, log: log}, nil
 }
 
 // run serves until ctx ends, and returns nil then.

@@ -14,6 +14,8 @@ import (
 
 	"github.com/oklog/run"
 	"github.com/prometheus/exporter-toolkit/web"
+
+	"github.com/gpumeter/gpumeter/pkg/exporter"
 )
 
 // grace is how long requests under way may take to finish when the App stops.
@@ -35,10 +37,9 @@ func (a *App) addServer(g *run.Group) error {
 		ReadHeaderTimeout: a.cfg.ReadTimeout,
 		ReadTimeout:       a.cfg.ReadTimeout,
 		WriteTimeout:      a.cfg.WriteTimeout,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
 	}
+	exporter.Guard(server, a.log)
 	addresses := []string{a.cfg.Address}
 	flags := &web.FlagConfig{
 		WebListenAddresses: &addresses,

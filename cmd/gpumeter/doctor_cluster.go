@@ -52,6 +52,8 @@ func (d *doctor) checkNode(ctx context.Context, _ exam) outcome {
 	}
 	said := health.MIGStateOf(state.Labels, true)
 	switch {
+	case said.UnderWay() && d.cfg.Health.RepartitionLimit == 0:
+		return found(finding{Status: statusInfo, Text: fmt.Sprintf("the MIG manager divides the GPUs anew (%s=%s): GPUs are judged all the same, as --health-repartition-limit says", health.MIGStateLabel, said)})
 	case said.UnderWay():
 		return found(finding{Status: statusInfo, Text: fmt.Sprintf("the MIG manager divides the GPUs anew (%s=%s): no GPU is called lost or stuck, and none recovers, until it has done so or %v are over",
 			health.MIGStateLabel, said, d.cfg.Health.RepartitionLimit)})

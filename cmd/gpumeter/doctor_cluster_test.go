@@ -77,6 +77,16 @@ func TestDoctorSaysWhatTheMIGManagerDoes(t *testing.T) {
 	}
 }
 
+func TestDoctorKnowsThatJudgingMayNeverBePaused(t *testing.T) {
+	cfg := app.Defaults()
+	cfg.NodeName, cfg.Kubeconfig = "n1", labelServer(t, map[string]string{"nvidia.com/mig.config.state": "rebooting"})
+	cfg.Health.RepartitionLimit = 0
+	found := (&doctor{cfg: cfg}).checkNode(context.Background(), exam{}).findings
+	if len(found) != 1 || found[0].Status != statusInfo || !strings.Contains(found[0].Text, "=rebooting): GPUs are judged all the same") {
+		t.Errorf("%+v", found)
+	}
+}
+
 func TestDoctorAsksNoAPIServerThatTheExporterWouldNotAsk(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	for name, change := range map[string]func(*app.Config){

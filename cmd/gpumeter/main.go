@@ -49,7 +49,7 @@ func command(stdout, stderr io.Writer, now func() time.Time) *cli.Command {
 	return &cli.Command{
 		Name:                            "gpumeter",
 		Usage:                           "the electricity meter of a GPU node",
-		Version:                         app.Version(),
+		Version:                         app.VersionLine(),
 		EnableShellCompletion:           true,
 		ConfigureShellCompletionCommand: app.ShowCompletion,
 		Writer:                          stdout,

@@ -25,7 +25,7 @@ Files beside the flags:
 ## Shell completion
 
 ` + "`gpumeter completion bash`" + ` prints a script; so do both other programs, and zsh, fish and pwsh are known too. The Debian package brings
-the scripts along.
+the scripts along. That for bash needs the package bash-completion.
 
     source <(gpumeter completion bash)
 `

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -18,13 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-const (
-	// firstPause and longestPause are how long a NodeWatch waits before it asks again after an error.
-	firstPause   = 200 * time.Millisecond
-	longestPause = 30 * time.Second
-	// watchLimit is how long one watch lasts; then the node is listed anew, which heals what was missed.
-	watchLimit = 10 * time.Minute
-)
+// watchLimit is how long one watch lasts; then the node is listed anew, which heals what was missed.
+const watchLimit = 10 * time.Minute
 
 // errNoNode says that the API server has no node of the name.
 var errNoNode = errors.New("there is no such node")
@@ -69,25 +63,12 @@ func (w *NodeWatch) Watch() (NodeState, <-chan struct{}) {
 
 // Run follows the node until ctx ends, through whatever outages; it returns nil then.
 func (w *NodeWatch) Run(ctx context.Context) error {
-	pause := firstPause
-	for ctx.Err() == nil {
-		err := w.follow(ctx, func() { pause = firstPause })
-		if err == nil || ctx.Err() != nil {
-			continue
-		}
-		w.fail(err)
-		select {
-		case <-time.After(pause + rand.N(pause)):
-		case <-ctx.Done():
-		}
-		pause = min(2*pause, longestPause)
-	}
+	keepFollowing(ctx, w.follow, w.fail)
 	return nil
 }
 
-// follow lists the node and watches it until the watch ends, which is nil, or fails. good is
-// called when the API server has answered.
-func (w *NodeWatch) follow(ctx context.Context, good func()) error {
+// follow lists the node and watches it until the watch ends, which is nil, or fails.
+func (w *NodeWatch) follow(ctx context.Context) error {
 	only := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, w.name).String()}
 	nodes := w.client.meta.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
 
@@ -97,7 +78,6 @@ func (w *NodeWatch) follow(ctx context.Context, good func()) error {
 	if err != nil {
 		return fmt.Errorf("list node %s: %w (get, list and watch of nodes must be allowed)", w.name, err)
 	}
-	good()
 	w.set(found.Items)
 
 	only.ResourceVersion = found.ResourceVersion

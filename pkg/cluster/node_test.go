@@ -27,7 +27,9 @@ type apiServer struct {
 	// status is the answer to everything while it is not 0; expired answers the next watch with 410.
 	status  int
 	expired bool
-	lists   int
+	// unwatchable answers every watch while it is not 0.
+	unwatchable int
+	lists       int
 	// seen are the paths and queries that were asked for.
 	seen []string
 	// cut ends the open watches when it is closed.
@@ -71,6 +73,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.seen = append(s.seen, r.URL.Path+"?"+r.URL.Query().Get("fieldSelector"))
 	status, expired := s.status, s.expired && r.URL.Query().Get("watch") != ""
+	if s.unwatchable != 0 && r.URL.Query().Get("watch") != "" {
+		status = s.unwatchable
+	}
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	switch {

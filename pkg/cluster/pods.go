@@ -80,30 +80,16 @@ func (w *PodWatch) Alarms() <-chan struct{} { return w.alarm }
 
 // Run follows the pods until ctx ends, through whatever outages; it returns nil then.
 func (w *PodWatch) Run(ctx context.Context) error {
-	pause := firstPause
-	for ctx.Err() == nil {
-		err := w.follow(ctx, func() { pause = firstPause })
-		if err == nil || ctx.Err() != nil {
-			continue
-		}
-		w.fail(err)
-		select {
-		case <-time.After(pause + rand.N(pause)):
-		case <-ctx.Done():
-		}
-		pause = min(2*pause, longestPause)
-	}
+	keepFollowing(ctx, w.follow, w.fail)
 	return nil
 }
 
-// follow lists the pods and watches them until the watch ends, which is nil, or fails. good is called
-// when the API server has answered.
-func (w *PodWatch) follow(ctx context.Context, good func()) error {
+// follow lists the pods and watches them until the watch ends, which is nil, or fails.
+func (w *PodWatch) follow(ctx context.Context) error {
 	version, err := w.list(ctx)
 	if err != nil {
 		return fmt.Errorf("list the pods of node %s: %w (get, list and watch of pods must be allowed)", w.node, err)
 	}
-	good()
 	// Not all nodes' watches end at once.
 	seconds := int(watchLimit/time.Second)/2 + rand.N(int(watchLimit/time.Second)/2)
 	stream, err := w.request().

@@ -379,18 +379,6 @@ func (f *deviceFamilies) labelText(row *Counter, s *gpu.Sample) string {
 	return ""
 }
 
-// builtinLabel reports whether some series of a device has this label by itself.
-func builtinLabel(name string) bool {
-	switch name {
-	case "gpu", "UUID", "uuid", "gpu_uuid", "pci_bus_id", "device", "modelName", "model_name",
-		"GPU_I_PROFILE", "GPU_I_ID", "hostname", "Hostname", "nvlink", "nvswitch", "cpu", "cpucore",
-		"container", "namespace", "pod", "container_name", "pod_namespace", "pod_name", "pod_uid", "vgpu", "hpc_job",
-		"err_code", "err_msg", "window_size_in_ms", "xid", "clock_event", "health_watch", "health_error_code", "peer_gpu", "link_status":
-		return true
-	}
-	return false
-}
-
 // valueText is a value as a label value, empty where it is absent.
 func valueText(v gpu.Value) string {
 	if text, ok := v.AsText(); ok {

@@ -208,3 +208,15 @@ func validMetricName(name string) bool {
 func letter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
 func digit(c byte) bool { return '0' <= c && c <= '9' }
+
+// builtinLabel reports whether some series of a device has this label by itself.
+func builtinLabel(name string) bool {
+	switch name {
+	case "gpu", "UUID", "uuid", "gpu_uuid", "pci_bus_id", "device", "modelName", "model_name",
+		"GPU_I_PROFILE", "GPU_I_ID", "hostname", "Hostname", "nvlink", "nvswitch", "cpu", "cpucore",
+		"container", "namespace", "pod", "container_name", "pod_namespace", "pod_name", "pod_uid", "vgpu", "hpc_job",
+		"err_code", "err_msg", "window_size_in_ms", "xid", "clock_event", "health_watch", "health_error_code", "peer_gpu", "link_status":
+		return true
+	}
+	return false
+}

@@ -292,8 +292,8 @@ func (p *nodePainter) resources() []nodeResource {
 		at(a.Resource).Advertised++
 	}
 	var out []nodeResource
-	for _, r := range counts {
-		r.Away = r.Advertised == 0
+	for name, r := range counts {
+		r.Away = r.Advertised == 0 && name != sharing.JobResource
 		out = append(out, *r)
 	}
 	slices.SortFunc(out, func(a, b nodeResource) int { return cmp.Compare(a.Name, b.Name) })

@@ -28,7 +28,9 @@ type nodeTrouble struct {
 	Heirs   int
 	Holders []string
 	More    int
-	uuid    gpu.UUID
+	// Unseen says that somebody may hold it whom nobody could see.
+	Unseen bool
+	uuid   gpu.UUID
 }
 
 type nodeCondition struct {
@@ -63,6 +65,7 @@ func (p *nodePainter) troubles() (out []nodeTrouble, more int) {
 			t.Conditions = append(t.Conditions, p.condition(c))
 		}
 		t.Holders, t.More = holderNames(holders[v.Device])
+		t.Unseen = p.unseen(v.Device)
 		out = append(out, t)
 	}
 	for i := range out {
@@ -76,6 +79,13 @@ func (p *nodePainter) troubles() (out []nodeTrouble, more int) {
 	return out[:kept], len(out) - kept
 }
 
+// unseen says whether somebody may hold a device, or a part of it, whom nobody could see.
+func (p *nodePainter) unseen(device gpu.UUID) bool {
+	return !p.s.Observed || slices.ContainsFunc(p.s.Division.Unallocated, func(u sharing.Unallocated) bool {
+		return (u.Card == device || u.Device == device) && u.Holder == (sharing.Holder{}) && (u.Cause == sharing.CauseUnobserved || u.Cause == sharing.CauseUnattributed)
+	})
+}
+
 func (p *nodePainter) condition(c *health.Condition) nodeCondition {
 	return nodeCondition{
 		Kind: displayed(string(c.Kind)), Class: c.Class.String(), Asks: asks(c.Class), Evidence: displayed(c.Evidence), Recovery: displayed(c.Recovery),
@@ -83,10 +93,10 @@ func (p *nodePainter) condition(c *health.Condition) nodeCondition {
 	}
 }
 
-// holderNames are the pods among holders, a few of them, and how many are left out.
+// holderNames are the pods among holders, which are in the order of their pods, a few of them, and how many are left out.
 func holderNames(holders []shownHolder) (names []string, more int) {
 	for _, h := range holders {
-		if name := displayed(h.Namespace) + "/" + displayed(h.Pod); !slices.Contains(names, name) {
+		if name := displayed(h.Namespace) + "/" + displayed(h.Pod); len(names) == 0 || names[len(names)-1] != name {
 			names = append(names, name)
 		}
 	}
@@ -337,7 +347,7 @@ func (p *nodePainter) xids() []nodeXID {
 	return out
 }
 
-// verdictCounts says how many devices have each status: "1 unknown, 4 healthy, 3 unhealthy".
+// verdictCounts says how many devices have each status: "4 healthy, 3 unhealthy, 1 unknown".
 func (p *nodePainter) verdictCounts() string {
 	counts := make(map[health.Status]int)
 	for _, v := range p.verdicts {

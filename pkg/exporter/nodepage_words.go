@@ -193,7 +193,7 @@ func countOf(n int, one string) string {
 	return strconv.Itoa(n) + " " + one + "s"
 }
 
-// clockReasons are the words for the bits of field 112 that hold clocks back; empty for those that only say that
+// clockReason is the word for a bit of field 112 that holds clocks back; empty for those that only say that
 // there is nothing to do or that somebody wants it so.
 func clockReason(bit int) string {
 	return [...]string{2: "power cap", 3: "hardware slowdown", 4: "sync boost", 5: "heat (software)", 6: "heat (hardware)", 7: "power brake", 8: ""}[bit]

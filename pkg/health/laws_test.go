@@ -180,37 +180,6 @@ func doubt(t *rapid.T, m *machine) {
 	}
 }
 
-// divide has the MIG manager say something, or nobody know what it says.
-func divide(t *rapid.T, m *machine) {
-	m.mig = rapid.SampledFrom(append(MIGStates(), MIGUnsaid, MIGNone, "other")).Draw(t, "mig state")
-}
-
-// reset is a repartition that takes less time than is allowed: GPUs are reset, hang meanwhile, and are divided anew.
-func reset(t *rapid.T, m *machine) {
-	m.mig = MIGSuccess
-	m.run(2 * time.Minute)
-	m.mig = MIGPending
-	m.tick()
-	for _, c := range m.cards {
-		was := *c
-		switch rapid.IntRange(0, 3).Draw(t, "meanwhile") {
-		case 0:
-			c.gone = true
-		case 1:
-			c.lost = true
-		case 2:
-			c.hangs = true
-		}
-		m.run(time.Duration(rapid.IntRange(1, 400).Draw(t, "seconds")) * time.Second)
-		c.gone, c.lost, c.hangs = was.gone, was.lost, was.hangs
-		if c.mig {
-			c.cut(rapid.SliceOfNDistinct(rapid.IntRange(0, 6), 0, 7, rapid.ID[int]).Draw(t, "layout")...)
-		}
-	}
-	m.mig = rapid.SampledFrom([]MIGState{MIGSuccess, MIGFailed, MIGNone}).Draw(t, "end")
-	m.tick()
-}
-
 // A month of a fleet that is well: drivers and host engines that are restarted, clocks that are set,
 // programs that fail, cards that are slow, hot or cut anew. None of it withdraws anything.
 func TestNothingHarmlessWithdraws(t *testing.T) {

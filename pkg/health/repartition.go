@@ -33,7 +33,7 @@ func MIGStates() []MIGState { return []MIGState{MIGPending, MIGRebooting, MIGSuc
 // MIGStateLabel is the label of a node that has a MIG manager's word.
 const MIGStateLabel = "nvidia.com/mig.config.state"
 
-// MIGStateOf is that word, given the labels of the node; known says that they are.
+// MIGStateOf is that word, given the labels of the node; known says that they are, which those of a node that there is not are never.
 func MIGStateOf(labels map[string]string, known bool) MIGState {
 	if !known {
 		return MIGUnsaid
@@ -71,8 +71,9 @@ type repartition struct {
 	Paused bool      `json:"paused,omitempty"`
 }
 
-// repartition takes in what the MIG manager says. A pause that begins within the hold-down after another is
-// the same one, so that a word that comes and goes blinds nobody for longer than the limit.
+// repartition takes in what the MIG manager says. A pause that begins before whatever is wrong could be judged after another is
+// the same one, so that a word that comes and goes blinds nobody for longer than the limit: a GPU that hangs may be why the MIG
+// manager tries again and again.
 func (f *fold) repartition() {
 	r := &f.d.Repartition
 	said := MIGState(word(string(f.e.MIGState)))
@@ -80,7 +81,7 @@ func (f *fold) repartition() {
 		was := r.State.UnderWay()
 		r.State, r.Since, f.durable = said, f.now, true
 		switch {
-		case said.UnderWay() && !was && (r.Ended.IsZero() || f.now.Sub(r.Ended) >= f.cfg.HoldDown):
+		case said.UnderWay() && !was && (r.Ended.IsZero() || f.now.Sub(r.Ended) >= f.cfg.HoldDown+f.cfg.StuckAfter):
 			r.Began = f.now
 		case was && !said.UnderWay():
 			r.Ended = f.now
@@ -103,11 +104,16 @@ func (f *fold) repartition() {
 	}
 }
 
-// missAnew lets an absence that a repartition excused begin now.
+// missAnew lets an absence that a repartition excused begin now. That there was one stays known: it is evidence once the GPU is back.
 func (f *fold) missAnew() {
 	for i := range f.d.Cards {
-		if c := &f.d.Cards[i]; c.Gone && !c.Lost {
-			c.Away, c.Gone = time.Time{}, false
+		c := &f.d.Cards[i]
+		if !c.Gone || c.Lost {
+			continue
+		}
+		c.Away, c.Gone = time.Time{}, false
+		for k := range c.Conditions {
+			c.Conditions[k].Returned = true
 		}
 	}
 }

@@ -165,12 +165,68 @@ func TestALabelThatIsStuckBlindsNobodyForLonger(t *testing.T) {
 	if r := m.state.Report().Repartition; r.Paused || r.Overdue || !r.Began.IsZero() || !r.Since.Equal(m.now) {
 		t.Errorf("at its end: %+v", r)
 	}
-	m.run(2 * time.Minute)
+	m.run(4 * time.Minute)
 	m.mig = MIGPending
 	m.tick()
 	if r := m.state.Report().Repartition; !r.Paused || !r.Began.Equal(m.now) {
 		t.Errorf("a new one: %+v", r)
 	}
+}
+
+// A GPU that hangs can be why the MIG manager fails, and it tries again every minute or two.
+func TestAMIGManagerThatTriesAgainAndAgainHidesNoGPUThatHangs(t *testing.T) {
+	for _, between := range []time.Duration{20 * time.Second, 80 * time.Second, 110 * time.Second, 130 * time.Second} {
+		m := aNode(t, 2, Config{})
+		m.cards[0].hangs = true
+		for range 40 {
+			m.mig = MIGPending
+			m.run(40 * time.Second)
+			m.mig = MIGFailed
+			m.run(between)
+		}
+		if v := m.verdict("GPU-a"); v.Status != Unhealthy {
+			t.Errorf("with %v between two attempts: %+v", between, v)
+		}
+	}
+}
+
+func TestAGPUThatIsBackAsTheRepartitionEndsHasBeenGone(t *testing.T) {
+	for name, end := range map[string]func(*machine){
+		"in the same reading": func(m *machine) { m.cards[0].gone = false },
+		"a little later": func(m *machine) {
+			m.tick()
+			m.cards[0].gone = false
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := aNode(t, 2, Config{})
+			m.xid(m.cards[0], 95)
+			m.tick()
+			m.mig = MIGPending
+			m.tick()
+			m.cards[0].gone = true
+			m.run(time.Minute)
+			m.mig = MIGSuccess
+			end(m)
+			m.tick()
+			m.is("GPU-a", Unhealthy, "xid_95")
+			m.run(70 * time.Second)
+			m.is("GPU-a", Healthy)
+		})
+	}
+}
+
+func TestAGPUThatComesBackToNobodyIsNoRecovery(t *testing.T) {
+	m := aNode(t, 2, Config{})
+	m.xid(m.cards[0], 95)
+	m.tick()
+	m.mig = MIGPending
+	m.tick()
+	m.cards[0].gone = true
+	m.run(time.Minute)
+	m.mig = MIGSuccess
+	m.run(5 * time.Minute)
+	m.is("GPU-a", Unhealthy, KindLost, "xid_95")
 }
 
 func TestARepartitionPausesNothingWhereThatIsNotWanted(t *testing.T) {
@@ -184,7 +240,7 @@ func TestARepartitionPausesNothingWhereThatIsNotWanted(t *testing.T) {
 	}
 }
 
-// Whatever a MIG manager says, a pause has an end, and the next one does not begin within the hold-down after the repartition.
+// Whatever a MIG manager says, a pause has an end, and the next one does not begin before GPUs have been judged.
 func TestNoSequenceOfLabelsPausesForLongerThanTheLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const limit = 3 * time.Minute
@@ -210,10 +266,41 @@ func TestNoSequenceOfLabelsPausesForLongerThanTheLimit(t *testing.T) {
 			if !under || r.Overdue || !m.now.Before(r.Until) || r.Until.Sub(r.Began) != limit {
 				t.Fatalf("at %v: %+v", m.now, r)
 			}
-			if !r.Began.Equal(began) && !ended.IsZero() && r.Began.Sub(ended) < DefaultHoldDown {
+			if !r.Began.Equal(began) && !ended.IsZero() && r.Began.Sub(ended) < DefaultHoldDown+DefaultStuckAfter {
 				t.Fatalf("a pause from %v on, and the one before ended at %v", r.Began, ended)
 			}
 			began = r.Began
 		}
 	})
+}
+
+// divide has the MIG manager say something, or nobody know what it says.
+func divide(t *rapid.T, m *machine) {
+	m.mig = rapid.SampledFrom(append(MIGStates(), MIGUnsaid, MIGNone, "other")).Draw(t, "mig state")
+}
+
+// reset is a repartition that takes less time than is allowed: GPUs are reset, hang meanwhile, and are divided anew.
+func reset(t *rapid.T, m *machine) {
+	m.mig = MIGSuccess
+	m.run(4 * time.Minute)
+	m.mig = MIGPending
+	m.tick()
+	for _, c := range m.cards {
+		was := *c
+		switch rapid.IntRange(0, 3).Draw(t, "meanwhile") {
+		case 0:
+			c.gone = true
+		case 1:
+			c.lost = true
+		case 2:
+			c.hangs = true
+		}
+		m.run(time.Duration(rapid.IntRange(1, 400).Draw(t, "seconds")) * time.Second)
+		c.gone, c.lost, c.hangs = was.gone, was.lost, was.hangs
+		if c.mig {
+			c.cut(rapid.SliceOfNDistinct(rapid.IntRange(0, 6), 0, 7, rapid.ID[int]).Draw(t, "layout")...)
+		}
+	}
+	m.mig = rapid.SampledFrom([]MIGState{MIGSuccess, MIGFailed, MIGNone}).Draw(t, "end")
+	m.tick()
 }

@@ -24,9 +24,10 @@ const maxWord = 253
 // errUnusable says that something is no file of jobs.
 var errUnusable = errors.New("is no regular file, or too large")
 
-// readFile reads a regular file of the folder: a pipe there would hang the reader.
+// readFile reads a regular file of the folder: a pipe there would hang the reader, and behind a link there may be what is nobody's
+// business but ours.
 func readFile(path string) (_ []byte, err error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +42,12 @@ func readFile(path string) (_ []byte, err error) {
 	return io.ReadAll(io.LimitReader(file, maxBytes))
 }
 
-// parseName reads "0" or "0.7".
+// ours says that it is no fault of a file that it cannot be read.
+func ours(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
+}
+
+// parseName reads "0" or "0.7". A GPU has one name: "00" is none.
 func parseName(name string) (index, instance int, ok bool) {
 	text, rest, divided := strings.Cut(name, ".")
 	if index, ok = parseNumber(text); !ok {
@@ -55,7 +61,7 @@ func parseName(name string) (index, instance int, ok bool) {
 }
 
 func parseNumber(text string) (int, bool) {
-	if text == "" || len(text) > 4 || strings.Trim(text, "0123456789") != "" {
+	if text == "" || len(text) > 4 || len(text) > 1 && text[0] == '0' || strings.Trim(text, "0123456789") != "" {
 		return 0, false
 	}
 	n, err := strconv.Atoi(text)

@@ -98,7 +98,7 @@ func (a *app) direct() (*director, error) {
 		if a.node != nil {
 			d.engine.migState = func() health.MIGState {
 				node, _ := a.node.Watch()
-				return health.MIGStateOf(node.Labels, node.Synced)
+				return health.MIGStateOf(node.Labels, node.Exists)
 			}
 		}
 		if d.engine.store != nil {

@@ -56,7 +56,7 @@ func managerCommand(env lookup, stdout, stderr io.Writer, run func(context.Conte
 	c.env, c.fallbacks = env, nil
 	signal := strconv.Itoa(int(syscall.SIGHUP))
 	return &cli.Command{
-		Name: configManagerName, Version: Version(), HideHelpCommand: true, Writer: stdout, ErrWriter: stderr,
+		Name: configManagerName, Version: VersionLine(), HideHelpCommand: true, Writer: stdout, ErrWriter: stderr,
 		Usage: "links the config file that a node's label names, as NVIDIA's config-manager does; the device plugin does so itself with --config-dir",
 		Flags: []cli.Flag{
 			c.flag(&m.oneshot, "link the file once, and end", "oneshot", "ONESHOT"),

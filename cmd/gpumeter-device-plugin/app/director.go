@@ -116,7 +116,7 @@ func (d *director) takeLook(l look) {
 	d.ownErr = l.err
 	if l.err == nil {
 		s := stockOfReading(l.reading)
-		d.ownStock, d.origin = &s, originOf(l.reading)
+		d.ownStock, d.origin = &s, originOf(l.reading).knowing(d.origin)
 	}
 }
 

@@ -85,6 +85,14 @@ func originOf(r gpu.Reading) origin {
 	return o
 }
 
+// knowing is o with what was known before of the same driver and is not told now.
+func (o origin) knowing(before origin) origin {
+	if o.driver == "" || o.driver == before.driver {
+		return origin{before.driver, cmp.Or(o.cuda, before.cuda)}
+	}
+	return o
+}
+
 // describe hands on the labels of the node, if they are others than before. What is there counts, not what works: a GPU that is
 // not listed any more is there for as long as there is a verdict on it. A reading without any GPU says nothing.
 func (d *director) describe(now time.Time) {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,6 +149,35 @@ func TestWhatTheDriverSaysOfItselfIsLabelled(t *testing.T) {
 	}
 }
 
+func TestAReadingThatLacksTheDriversVersionTakesNoLabelAway(t *testing.T) {
+	s, got := labelStage(t, func(c *config) { c.healthSocket = "" })
+	s.config("")
+	look := func(driver string, cuda gpu.Value) {
+		l := lookAt(s.now, "boot", 2)
+		l.reading.Origin.Driver, l.reading.Fields = driver, []gpu.FieldID{fieldCUDAVersion}
+		for i := range l.reading.Samples {
+			l.reading.Samples[i].Values = []gpu.Value{cuda}
+		}
+		s.takeLook(l)
+		s.pass(time.Minute)
+	}
+	is := func(driver, cuda string) {
+		t.Helper()
+		if has := got()["nvidia.com/cuda.driver-version.full"]; has != driver {
+			t.Errorf("the driver is %q, want %q", has, driver)
+		}
+		if has := got()["nvidia.com/cuda.runtime-version.full"]; has != cuda {
+			t.Errorf("CUDA is %q, want %q", has, cuda)
+		}
+	}
+	look("580.95.05", gpu.Int(13000))
+	is("580.95.05", "13.0")
+	look("", gpu.Absent(gpu.ReasonTimeout))
+	is("580.95.05", "13.0")
+	look("590.10", gpu.Int(13010))
+	is("590.10", "13.1")
+}
+
 func TestTheFileForNodeFeatureDiscoveryIsReplacedWhole(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "gpumeter")
@@ -184,32 +214,48 @@ func TestTheFileForNodeFeatureDiscoveryIsReplacedWhole(t *testing.T) {
 
 func TestLabelsAreWrittenUntilTheyAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		var fails error
-		var wrote []map[string]string
+		var all []map[string]string
 		log := &syncBuffer{}
 		w := newLabelWriter(func(_ context.Context, labels map[string]string) error {
-			wrote = append(wrote, labels)
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, labels)
 			return fails
 		}, slog.New(slog.NewTextHandler(log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- w.run(ctx) }()
-		fails = errors.New("forbidden")
+		fail := func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			fails = err
+		}
+		// written are all attempts once there is nothing to do for the writer.
+		written := func() []map[string]string {
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(all)
+		}
+		fail(errors.New("forbidden"))
 		w.put(map[string]string{"a/b": "1"})
 		time.Sleep(8 * time.Second)
+		wrote := written()
 		if s := w.stats(); s.written || !s.wanted || len(wrote) != 4 || strings.Count(log.String(), "forbidden") != 1 {
 			t.Errorf("%+v after %d attempts: %s", s, len(wrote), log)
 		}
-		fails = nil
+		fail(nil)
 		w.put(map[string]string{"a/b": "2"})
-		synctest.Wait()
+		wrote = written()
 		if s := w.stats(); !s.written || s.labels != 1 || s.at.IsZero() || wrote[len(wrote)-1]["a/b"] != "2" {
 			t.Errorf("%+v, %v", s, wrote)
 		}
 		n := len(wrote)
 		time.Sleep(featureRepeat + time.Second)
-		if len(wrote) != n+1 {
-			t.Errorf("written %d times in ten minutes", len(wrote)-n)
+		if again := len(written()) - n; again != 1 {
+			t.Errorf("written %d times in ten minutes", again)
 		}
 		cancel()
 		if err := <-done; err != nil {

@@ -36,7 +36,7 @@ func command(env lookup, stdout, stderr io.Writer, run func(context.Context, con
 	return &cli.Command{
 		Name:                  "gpumeter-device-plugin",
 		Usage:                 "hands out GPUs, MIG devices and their replicas to the kubelet, and takes back what is broken",
-		Version:               Version(),
+		Version:               VersionLine(),
 		Flags:                 slices.Concat(nvidiaFlags(), c.ownFlags(), c.nodeFlags(), c.featureFlags(), c.mpsFlags()),
 		HideHelpCommand:       true,
 		EnableShellCompletion: true,

@@ -160,7 +160,11 @@ func (a *App) wire() error {
 // mapHolders gives the meter who holds what: pods, or else a batch scheduler's jobs.
 func (a *App) mapHolders(mc *meter.Config) error {
 	if a.cfg.JobFolder != "" {
-		a.jobs = hpc.Open(a.cfg.JobFolder, a.cfg.KubeletPoll)
+		var log *slog.Logger
+		if a.cfg.Kubernetes {
+			log = a.log
+		}
+		a.jobs = hpc.Open(a.cfg.JobFolder, a.cfg.KubeletPoll, log)
 		mc.Jobs = a.jobs.Jobs
 	}
 	switch {

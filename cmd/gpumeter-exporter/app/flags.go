@@ -24,7 +24,7 @@ func Command(stdout, stderr io.Writer, run func(context.Context, Config) error) 
 	return &cli.Command{
 		Name:    "gpumeter-exporter",
 		Usage:   "the electricity meter of a GPU node: who holds how much of which GPU, and what it does",
-		Version: Version(),
+		Version: VersionLine(),
 		Flags: slices.Concat(flags, under(categoryHolders, cfg.holderFlags()), under(categorySeries, cfg.seriesFlags()), under(categoryServing, cfg.servingFlags()),
 			under(categoryHealth, cfg.Health.Flags()), under(categoryLedger, cfg.Ledger.Flags()), grantedFlags(), later),
 		HideHelpCommand:                 true,

@@ -188,7 +188,7 @@ func (a *App) watchHealth(mc *meter.Config) error {
 	if a.node != nil {
 		mc.MIGState = func() health.MIGState {
 			node, _ := a.node.Watch()
-			return health.MIGStateOf(node.Labels, node.Synced)
+			return health.MIGStateOf(node.Labels, node.Exists)
 		}
 	}
 	return nil

@@ -25,11 +25,15 @@ func TestJobsOfABatchSchedulerHoldGPUsWhereThereIsNoKubernetes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// What is no file says nothing of who has its GPU, and nothing of the others.
+	if err := os.Mkdir(filepath.Join(dir, "2"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	a := start(t, onANodeWithoutKubernetes(dir))
 	page := eventually(t, a.url+"/metrics", `gpumeter_namespace_gpu_seconds_total{namespace="physics",resource="gres/gpu",mode="exclusive"`)
 	for _, want := range []string{
 		`resource="gres/gpu",mode="exclusive",namespace="physics",pod="4711"} 1` + "\n",
-		`reason="unattributed"} 1` + "\n",
+		`gpumeter_skipped_allocations{reason="unusable_file"} 1` + "\n",
 		`namespace="physics",pod="4711",hpc_job="4711"}`,
 		`hpc_job="4712"}`,
 		`hpc_job="4713"}`,
@@ -38,6 +42,9 @@ func TestJobsOfABatchSchedulerHoldGPUsWhereThereIsNoKubernetes(t *testing.T) {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}
+	}
+	if n := strings.Count(page, `reason="unattributed"} 1`+"\n"); n != 2 {
+		t.Errorf("of %d GPUs nobody knows who has how much, want the one of two jobs and the one of the folder", n)
 	}
 	if err := os.Remove(filepath.Join(dir, "0")); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,27 @@ package app
 import (
 	"fmt"
 	"regexp"
+	"time"
 )
+
+// validatePods checks how it is found out who holds what.
+func (c Config) validatePods() error {
+	switch c.PodWatch {
+	case PodWatchAuto, PodWatchOn, PodWatchOff:
+	default:
+		return fmt.Errorf("--kubernetes-pod-watch %q: want %s, %s or %s", c.PodWatch, PodWatchAuto, PodWatchOn, PodWatchOff)
+	}
+	if _, err := c.podLabels(); err != nil {
+		return err
+	}
+	if c.KubeletPoll != 0 && (c.KubeletPoll < minKubeletPoll || c.KubeletPoll > time.Minute) {
+		return fmt.Errorf("--kubelet-poll %v: want %v to 1m, or 0 for never", c.KubeletPoll, minKubeletPoll)
+	}
+	return nil
+}
+
+// minKubeletPoll keeps the kubelet from being asked all the time.
+const minKubeletPoll = 100 * time.Millisecond
 
 // podLabels says which labels of pods, by their key, are added to the series of devices; nil for none.
 func (c Config) podLabels() (func(key string) bool, error) {

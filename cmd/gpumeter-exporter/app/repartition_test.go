@@ -76,3 +76,25 @@ func TestTheNodesLabelPausesJudging(t *testing.T) {
 		})
 	}
 }
+
+// A node object that is deleted and made anew, as by a cloud that replaces machines, is no end of what is under way.
+func TestANodeThatTheAPIServerDoesNotHaveSaysNothingOfARepartition(t *testing.T) {
+	cfg := simulated()
+	cfg.PodWatch, cfg.NodeName, cfg.Kubeconfig = PodWatchOn, "n2", labelAPI(t, map[string]string{health.MIGStateLabel: "pending"})
+	a := start(t, cfg)
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if node, _ := a.node.Watch(); node.Synced && !node.Exists {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the API server is not asked")
+		}
+	}
+	s, stale := a.Meter().Watch()
+	for seq := s.Seq; s.Seq < seq+2; s, stale = a.Meter().Watch() {
+		<-stale
+	}
+	if got := s.Health.Repartition.State; got != health.MIGUnsaid {
+		t.Errorf("the MIG manager says %q", got)
+	}
+}

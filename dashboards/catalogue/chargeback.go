@@ -139,7 +139,7 @@ func idleHolders(s promql.Scope) Panel {
 	return list("Who holds and does not use", "The fifteen pods with most idle GPU-hours in the time shown, where use is measured. Pods have no recording rules: over more than some days of a large fleet choose a namespace. "+
 		"Of gpumeter_pod_gpu_seconds_total less gpumeter_pod_used_gpu_seconds_total.",
 		label("namespace", "Namespace").to(drill("Only this namespace", "chargeback", "namespace", cell("Namespace"))), label("pod", "Pod"),
-		value("Idle GPU-hours", "none", 1, "topk(15, "+podHours(s)+" - "+podUsedHours(s)+" > 0)").meter(100, yellow).but("where nothing held is idle, or its use is not measured"),
+		value("Idle GPU-hours", "none", 1, "topk(15, "+podHours(s)+" - "+podUsedHours(s)+" > 0)").meter(0, yellow).but("where nothing held is idle, or its use is not measured"),
 	).sorted("Idle GPU-hours").none("nothing that was held was idle")
 }
 

@@ -49,7 +49,10 @@ func (c column) width(pixels int) column {
 func (c column) meter(high float64, colour string) column {
 	c.properties = append(c.properties,
 		property{"custom.cellOptions", map[string]any{"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}},
-		property{"min", 0}, property{"max", high})
+		property{"min", 0})
+	if high > 0 {
+		c.properties = append(c.properties, property{"max", high})
+	}
 	return c.thresholds(colour)
 }
 

@@ -121,7 +121,7 @@ func TestTheLawsHoldForAnyValues(t *testing.T) {
 }
 
 // refusal is what the chart says of values that contradict each other.
-var refusal = regexp.MustCompile(`followNodeLabel is false|devicePlugin.config.default names`)
+var refusal = regexp.MustCompile(`followNodeLabel is false|devicePlugin.config.default names|serviceAccount.create is false`)
 
 // loud collects what a law says.
 type loud struct {

@@ -52,6 +52,11 @@ func TestAMistakeInTheValuesIsToldWithItsPlace(t *testing.T) {
 		`clusterName: "a b"`:                                  `at '/clusterName'`,
 		`fullnameOverride: 7up`:                               `at '/fullnameOverride'`,
 		`global: {anything: goes}`:                            ``,
+		`enabled: true`:                                       ``,
+		`enabled: false`:                                      `at '/enabled'`,
+		`commonLabels: {app.kubernetes.io/name: x}`:           `at '/commonLabels/app.kubernetes.io~1name'`,
+		`podLabels: {app.kubernetes.io/instance: x}`:          `at '/podLabels/app.kubernetes.io~1instance'`,
+		`podDisruptionBudget: {minAvailable: 90%}`:            `at '/podDisruptionBudget/minAvailable'`,
 		// What no schema sees.
 		`{exporter: {enabled: false}, devicePlugin: {enabled: false}}`: `there is nothing to run`,
 		`exporter: {port: 9402}`:                                                                                                            `exporter.port and devicePlugin.port are both 9402`,
@@ -66,6 +71,13 @@ func TestAMistakeInTheValuesIsToldWithItsPlace(t *testing.T) {
 		`webConfig: {tls: {clientAuth: RequireAndVerifyClientCert}}`:                                                                        `needs webConfig.tls.secretName`,
 		`{serviceMonitor: {enabled: true}, podMonitor: {enabled: true}}`:                                                                    `scrape everything twice`,
 		`{serviceMonitor: {enabled: true}, service: {enabled: false}}`:                                                                      `needs service.enabled`,
+		`{podMonitor: {enabled: true}, webConfig: {existingSecret: x}}`:                                                                     `say it by monitor.tlsConfig`,
+		`{podMonitor: {enabled: true}, webConfig: {existingSecret: x, existingSecretHasTLS: false}}`:                                        ``,
+		`{podMonitor: {enabled: true}, webConfig: {existingSecret: x}, monitor: {tlsConfig: {insecureSkipVerify: true}}}`:                   ``,
+		`{podMonitor: {enabled: true}, webConfig: {tls: {secretName: x, clientAuth: RequireAndVerifyClientCert}}}`:                          `wants a certificate`,
+		`serviceAccount: {create: false}`:                                                                                                   `every pod of the namespace`,
+		`{serviceAccount: {create: false}, rbac: {create: false}}`:                                                                          ``,
+		`{serviceAccount: {create: false}, exporter: {podWatch: "off"}, devicePlugin: {nodeWatch: "off"}}`:                                  ``,
 		`{podMonitor: {enabled: true}, webConfig: {basicAuth: {users: {p: $2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG}}}}`: `monitor.basicAuth`,
 	} {
 		_, err := renderIn(t, setting{release: release, namespace: namespace}, valuesOf(t, values))
@@ -132,8 +144,13 @@ func object(t testing.TB, text string) runtime.Object {
 // daemonSet is one that has pods on so many nodes.
 func daemonSet(t testing.TB, where, name, image string, nodes int64) runtime.Object {
 	t.Helper()
+	return daemonSetOf(t, where, name, "nvidia-device-plugin-ctr", image, nodes)
+}
+
+func daemonSetOf(t testing.TB, where, name, container, image string, nodes int64) runtime.Object {
+	t.Helper()
 	set := object(t, `{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: `+name+`, namespace: `+where+`},
-spec: {template: {spec: {containers: [{name: c, image: "`+image+`"}]}}}}`).(*unstructured.Unstructured)
+spec: {template: {spec: {containers: [{name: `+container+`, image: "`+image+`"}]}}}}`).(*unstructured.Unstructured)
 	set.Object["status"] = map[string]any{"desiredNumberScheduled": nodes}
 	return set
 }
@@ -147,6 +164,9 @@ func TestAnotherDevicePluginIsSeen(t *testing.T) {
 		"NVIDIA's chart":                {daemonSet(t, "kube-system", "nvidia-device-plugin", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0", 3), `{}`, true},
 		"a mirror, by digest":           {daemonSet(t, "gpu-operator", "x", "registry.example.com/k8s-device-plugin@sha256:1", 1), `{}`, true},
 		"another of our own":            {daemonSet(t, namespace, release, "ghcr.io/gpumeter/gpumeter:1", 3), `{}`, false},
+		"another release's":             {daemonSetOf(t, "gpus", release, "device-plugin", "registry.example.com/gpumeter:1", 3), `{}`, true},
+		"another release's exporter":    {daemonSetOf(t, "gpus", release, "exporter", "registry.example.com/gpumeter:1", 3), `{}`, false},
+		"ours by the GPU Operator":      {daemonSet(t, "gpu-operator", "x", "ghcr.io/gpumeter/gpumeter:1-operator", 3), `{}`, true},
 		"one without nodes":             {daemonSet(t, "kube-system", "x", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0", 0), `{}`, false},
 		"AMD's":                         {daemonSet(t, "kube-system", "x", "rocm/k8s-device-plugin-labeller:1", 3), `{}`, false},
 		"the exporter alone":            {daemonSet(t, "kube-system", "x", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0", 3), `devicePlugin: {enabled: false}`, false},

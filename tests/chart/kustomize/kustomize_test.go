@@ -7,6 +7,7 @@ package kustomize_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -37,8 +38,12 @@ func TestTheOverlaysAreWhatTheChartRenders(t *testing.T) {
 				t.Fatal(err)
 			}
 			objects := unordered(t, got)
-			if objects["Namespace/gpumeter"] == nil {
-				t.Error("there is no namespace")
+			standard := "privileged"
+			if folder == "overlays/sim" {
+				standard = "restricted"
+			}
+			if !strings.Contains(fmt.Sprint(objects["Namespace/gpumeter"]), "pod-security.kubernetes.io/enforce:"+standard) {
+				t.Errorf("the namespace does not permit what is %s: %v", standard, objects["Namespace/gpumeter"])
 			}
 			delete(objects, "Namespace/gpumeter")
 			if diff := cmp.Diff(unordered(t, want), objects); diff != "" {

@@ -170,12 +170,12 @@ Where a password or a client's certificate is wanted, the kubelet has none, and 
 
 {{/*
 The security context of a container. It is root where the node's folders are used: the kubelet's sockets are open to root only. Root has no
-capability but those in add.
+capability but those in add. A key of override replaces ours, also by false; below a mapping, each key by itself.
 */}}
 {{- define "gpumeter.securityContext" -}}
 {{- $root := .facts.host -}}
 {{- $context := dict "readOnlyRootFilesystem" true "runAsUser" (ternary 0 65532 $root) "runAsGroup" (ternary 0 65532 $root) "runAsNonRoot" (not $root) -}}
-{{- if .privileged -}}
+{{- if or .privileged .override.privileged -}}
 {{- $_ := set $context "privileged" true -}}
 {{- else -}}
 {{- $caps := dict "drop" (list "ALL") -}}
@@ -184,5 +184,11 @@ capability but those in add.
 {{- $_ := set $context "capabilities" $caps -}}
 {{- $_ := set $context "seccompProfile" (dict "type" "RuntimeDefault") -}}
 {{- end -}}
-{{- toYaml (merge (deepCopy .override) $context) -}}
+{{- range $key, $value := .override -}}
+{{- if and (kindIs "map" $value) (hasKey $context $key) -}}
+{{- $value = mergeOverwrite (deepCopy (get $context $key)) $value -}}
+{{- end -}}
+{{- $_ := set $context $key $value -}}
+{{- end -}}
+{{- toYaml $context -}}
 {{- end -}}

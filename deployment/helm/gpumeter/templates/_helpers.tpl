@@ -31,6 +31,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 {{- end }}
 {{- end -}}
 
+{{/* Labels of (the chart, further labels that go before commonLabels). */}}
+{{- define "gpumeter.labelsWith" -}}
+{{- $own := include "gpumeter.labels" (index . 0) | fromYaml -}}
+{{- toYaml (mergeOverwrite $own (index . 1)) -}}
+{{- end -}}
+
 {{- define "gpumeter.image" -}}
 {{- if .Values.image.digest -}}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
@@ -161,15 +167,25 @@ What the values come to, as JSON: questions that more than one template asks.
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) -}}
 {{- fail "serviceMonitor.enabled needs service.enabled; podMonitor.enabled needs no Service" -}}
 {{- end -}}
-{{- if and (or .Values.serviceMonitor.enabled .Values.podMonitor.enabled) .Values.webConfig.basicAuth.users (not .Values.monitor.basicAuth) -}}
+{{- $scraped := or .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
+{{- if and $scraped $facts.tls .Values.webConfig.existingSecret (not .Values.monitor.tlsConfig) -}}
+{{- fail "webConfig.existingSecret has TLS, and Prometheus does not know whose certificate to believe: say it by monitor.tlsConfig (or existingSecretHasTLS=false)" -}}
+{{- end -}}
+{{- if and $scraped (ne .Values.webConfig.tls.clientAuth "NoClientCert") (not .Values.monitor.tlsConfig) -}}
+{{- fail "webConfig.tls.clientAuth wants a certificate, and Prometheus has none: name its secrets by monitor.tlsConfig (ca, cert, keySecret)" -}}
+{{- end -}}
+{{- if and $scraped .Values.webConfig.basicAuth.users (not .Values.monitor.basicAuth) -}}
 {{- fail "webConfig.basicAuth.users wants a password, and Prometheus has none: name its secrets by monitor.basicAuth" -}}
+{{- end -}}
+{{- if and $facts.token .Values.rbac.create (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
+{{- fail "serviceAccount.create is false and none is named: every pod of the namespace would get the rights that these need. Give serviceAccount.name, or rbac.create=false" -}}
 {{- end -}}
 {{- if and $plugin.enabled .Values.clusterLookups -}}
 {{- include "gpumeter.otherPlugin" . -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Fails where another device plugin for NVIDIA's GPUs has pods. */}}
+{{/* Fails where another device plugin for NVIDIA's GPUs has pods: NVIDIA's, GKE's, or one of ours from another release. */}}
 {{- define "gpumeter.otherPlugin" -}}
 {{- range (lookup "apps/v1" "DaemonSet" "" "").items -}}
   {{- $ours := and (eq .metadata.namespace $.Release.Namespace) (eq .metadata.name (include "gpumeter.fullname" $)) -}}
@@ -177,7 +193,9 @@ What the values come to, as JSON: questions that more than one template asks.
   {{- if and (not $ours) (gt $pods 0) -}}
     {{- $set := . -}}
     {{- range .spec.template.spec.containers -}}
-      {{- if regexMatch "(^|/)(k8s-device-plugin|nvidia-gpu-device-plugin)([:@]|$)" (.image | default "") -}}
+      {{- $image := .image | default "" -}}
+      {{- $gpumeter := and (regexMatch "(^|/)gpumeter([:@]|$)" $image) (contains "device-plugin" .name) -}}
+      {{- if or $gpumeter (regexMatch "(^|/)(k8s-device-plugin|nvidia-gpu-device-plugin)([:@]|$)" $image) -}}
         {{- fail (printf "the DaemonSet %s/%s runs another device plugin (%s) on %d nodes, and the kubelet takes the last one that registers. Remove it first, or keep it and set devicePlugin.enabled=false. Where the two run on different nodes, clusterLookups=false passes over this." $set.metadata.namespace $set.metadata.name .image $pods) -}}
       {{- end -}}
     {{- end -}}

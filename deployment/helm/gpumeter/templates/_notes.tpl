@@ -29,7 +29,7 @@ WARNING: none of {{ len $nodes }} nodes has a label that tells of an NVIDIA GPU,
 
 Nothing is scraped yet. This cluster has the Prometheus operator:
 
-  helm -n {{ .Release.Namespace }} upgrade {{ .Release.Name }} CHART --reuse-values --set serviceMonitor.enabled=true --set prometheusRule.enabled=true
+  helm -n {{ .Release.Namespace }} upgrade {{ .Release.Name }} CHART --reset-then-reuse-values --set serviceMonitor.enabled=true --set prometheusRule.enabled=true
 {{- else if not $scraped }}
 
 Nothing is scraped yet, and this cluster has no Prometheus operator: have your Prometheus scrape the Service's endpoints with honor_labels: true

@@ -12,11 +12,12 @@
 set -eu
 
 dir=$1
-case $(uname -m) in
-x86_64) base=GLIBC_2.2.5 dlinfo=GLIBC_2.3.3 ;;
-aarch64) base=GLIBC_2.17 dlinfo=GLIBC_2.17 ;;
+# The compiler's machine, which need not be this one.
+case $("${CC:-gcc}" -dumpmachine) in
+x86_64-*) base=GLIBC_2.2.5 dlinfo=GLIBC_2.3.3 ;;
+aarch64-*) base=GLIBC_2.17 dlinfo=GLIBC_2.17 ;;
 *)
-	echo "stubs.sh: no symbol versions are known for $(uname -m): build on the oldest system that is to run the program" >&2
+	echo "stubs.sh: no symbol versions are known for $("${CC:-gcc}" -dumpmachine): build on the oldest system that is to run the program" >&2
 	exit 1
 	;;
 esac

@@ -93,7 +93,7 @@ func (c *cluster) startControlPlane(credentials string) {
 		"--tls-cert-file", in("server.crt"), "--tls-private-key-file", in("server.key"),
 		"--service-account-issuer", server, "--service-account-key-file", in("accounts.key"), "--service-account-signing-key-file", in("accounts.key"),
 		"--token-auth-file", in("tokens.csv"), "--authorization-mode", "Node,RBAC", "--enable-admission-plugins", "NodeRestriction",
-		"--kubelet-preferred-address-types", "InternalIP")
+		"--kubelet-preferred-address-types", "InternalIP", "--allow-privileged")
 	c.eventually(90*time.Second, "the API server is ready", func() error { return c.api.get("/readyz", nil) })
 	for name, further := range map[string][]string{
 		"kube-scheduler":          nil,

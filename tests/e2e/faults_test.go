@@ -26,6 +26,9 @@ func (n *testNode) applicationFault() {
 	n.never(start, n.everything())
 }
 
+// statusPeriods are some of the kubelet's, see kubeletConfig.
+const statusPeriods = time.Second
+
 // withdrawn is how long a broken card may stay on offer.
 const withdrawn = 2 * time.Second
 
@@ -91,6 +94,11 @@ func (n *testNode) restarts() {
 		for _, name := range order {
 			n.restart(name, i%2 == 1)
 			n.cluster.eventually(20*time.Second, "after "+name+" all agree on the broken card", n.agreed)
+			if name == kubelet {
+				// Its first word on the node may be from before the plugin was with it, and come after this.
+				time.Sleep(statusPeriods)
+				n.cluster.eventually(5*time.Second, "and still do when its status has come", n.agreed)
+			}
 			n.cluster.stays(healing, "and go on to", n.agreed)
 			n.holds("shared-a", 10*interval, 1./4)
 			n.holds("shared-b", 10*interval, 1./4)

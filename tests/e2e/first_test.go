@@ -69,6 +69,10 @@ func settle() error {
 			return err
 		}
 	}
+	// As on a node under systemd: containers may mount / and follow what is mounted below it.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("share mounts among ourselves: %w", err)
+	}
 	return os.MkdirAll("/run/lock", 0o755)
 }
 

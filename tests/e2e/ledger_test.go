@@ -66,24 +66,30 @@ func charged(name string) (charge, error) {
 
 func (n *testNode) chargesByUID() {
 	for _, name := range []string{"whole", "shared-a", "shared-b", "slice"} {
-		var p pod
-		if err := n.cluster.api.get(podsPath+"/"+name, &p); err != nil {
-			n.t.Fatal(err)
+		n.chargedByUID(name)
+	}
+}
+
+// chargedByUID waits until a pod is charged under the API server's UID, and its workload is known.
+func (n *testNode) chargedByUID(name string) {
+	n.t.Helper()
+	var p pod
+	if err := n.cluster.api.get(podsPath+"/"+name, &p); err != nil {
+		n.t.Fatal(err)
+	}
+	n.cluster.eventually(10*time.Second, "pod "+name+" is charged under its UID", func() error {
+		c, err := charged(name)
+		if err == nil && (c.uid != p.Metadata.UID || c.seconds == 0) {
+			err = fmt.Errorf("charged: %+v, its UID is %s", c, p.Metadata.UID)
 		}
-		n.cluster.eventually(5*time.Second, "pod "+name+" is charged under its UID", func() error {
-			c, err := charged(name)
-			if err == nil && (c.uid != p.Metadata.UID || c.seconds == 0) {
-				err = fmt.Errorf("charged: %+v, its UID is %s", c, p.Metadata.UID)
-			}
-			return err
-		})
-		page, err := scrape(exporterPage)
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		if page.sum("gpumeter_pod_info", map[string]string{"pod": name, "pod_uid": p.Metadata.UID, "workload": name, "workload_kind": "Pod"}) != 1 {
-			n.t.Errorf("what the API server says of pod %s is not on the page", name)
-		}
+		return err
+	})
+	page, err := scrape(exporterPage)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if page.sum("gpumeter_pod_info", map[string]string{"pod": name, "pod_uid": p.Metadata.UID, "workload": name, "workload_kind": "Pod"}) != 1 {
+		n.t.Errorf("what the API server says of pod %s is not on the page", name)
 	}
 }
 

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math"
 	"sync"
@@ -77,16 +78,19 @@ type sumsWatch struct {
 	// totals are the counters of charges as they were last shown, worstTotal is by how much they did not add up at worst.
 	totals     map[string]float64
 	worstTotal float64
+	// stop ends the scraping.
+	stop context.CancelFunc
 }
 
-// watchSums goes on until the test ends, and then says what it saw. A card that does not add
+// watchSums goes on until the test ends, or stop is called, and at the end says what it saw. A card that does not add
 // up fails the test.
 func watchSums(t *testing.T) *sumsWatch {
 	t.Helper()
 	const pause = 100 * time.Millisecond
 	w := &sumsWatch{totals: map[string]float64{}}
 	done := make(chan struct{})
-	ctx := t.Context()
+	var ctx context.Context
+	ctx, w.stop = context.WithCancel(t.Context())
 	go func() {
 		defer close(done)
 		for ticker := time.NewTicker(pause); ; {
@@ -100,6 +104,7 @@ func watchSums(t *testing.T) *sumsWatch {
 		}
 	}()
 	t.Cleanup(func() {
+		w.stop()
 		<-done
 		w.say(t)
 	})

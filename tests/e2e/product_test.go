@@ -138,7 +138,12 @@ const (
 func (n *testNode) configure(replicas int) {
 	n.t.Helper()
 	n.replicas = replicas
-	n.writeConfig(fmt.Sprintf(`version: v1
+	n.writeConfig(n.configText(n.strategy))
+}
+
+// configText is a config of the device plugin.
+func (n *testNode) configText(strategy string) string {
+	return fmt.Sprintf(`version: v1
 flags:
   migStrategy: mixed
   plugin: %s
@@ -150,7 +155,7 @@ sharing:
       rename: %s
       devices: ["%d"]
       replicas: %d
-`, n.strategy, whole, shared, sharedCard, replicas))
+`, strategy, whole, shared, sharedCard, n.replicas)
 }
 
 // reconfigure changes how containers are told their devices, and waits until that holds.

@@ -53,6 +53,7 @@ func pricesCommand(stdout, stderr io.Writer, now func() time.Time) *cli.Command 
 					return c.run(cmd.Args().First())
 				},
 			},
+			c.rulesCommand(),
 			{
 				Name:         "example",
 				Usage:        "write a price book with all there is to say, to begin with",

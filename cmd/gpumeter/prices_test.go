@@ -80,3 +80,77 @@ func TestPricesThatCannotBeUsedEndInAnError(t *testing.T) {
 		t.Errorf("warnings are %q, %v", warned, err)
 	}
 }
+
+func TestGoldenPriceRules(t *testing.T) {
+	book := filepath.Join("testdata", "price-rules-book.yaml")
+	out, left, err := runPrices("rules", "--prices", book, "--currency", "USD", "--at", "2026-05-01")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "price-rules.yaml", out)
+	// What is left out is told where it is noticed, and where it stays.
+	lines := strings.Split(strings.TrimSpace(left), "\n")
+	if len(lines) != 3 {
+		t.Errorf("%d things were left out, want the shared L4, the spot A100 and the L4 for them:\n%s", len(lines), left)
+	}
+	for _, line := range lines {
+		if text, ok := strings.CutPrefix(line, "left out: "); !ok || !strings.Contains(out, "# Left out: "+text+".\n") {
+			t.Errorf("the rules do not say %q:\n%s", line, out)
+		}
+	}
+}
+
+func TestRulesOfPricesEndWhereOtherPricesBegin(t *testing.T) {
+	book := filepath.Join("testdata", "price-rules-book.yaml")
+	for at, want := range map[string][]string{
+		"2026-05-01": {"They hold until 2027-01-01T00:00:00Z", "and on () (vector(time()) < 1798761600)", "2.85 *"},
+		"2027-05-01": {"2.5 *"},
+	} {
+		out, _, err := runPrices("rules", "--prices", book, "--at", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Errorf("the rules of %s lack %q:\n%s", at, w, out)
+			}
+		}
+		if last := at == "2027-05-01"; last && (strings.Contains(out, "time()") || strings.Contains(out, "2.85")) {
+			t.Errorf("the rules of %s end, or are of the year before:\n%s", at, out)
+		}
+	}
+}
+
+func TestPriceRulesThatCannotBeWrittenEndInAnError(t *testing.T) {
+	book := filepath.Join("testdata", "price-rules-book.yaml")
+	modes := priceFile(t, "name: x\ncurrency: EUR\nprices: [{name: a, model: \"*\", mode: shared, price: 1}, {name: b, model: \"*\", price: 2}]\n")
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"no file", nil, "give a price book"},
+		{"a file that is not there", []string{"--prices", book + "x"}, "read the price book"},
+		{"a bad book", []string{"--prices", priceFile(t, "name: x\n")}, "cannot be used"},
+		{"another currency", []string{"--prices", book, "--currency", "EUR"}, "is in USD and not in EUR"},
+		{"a bad time", []string{"--prices", book, "--at", "soon"}, "--at \"soon\""},
+		{"nothing that is one number", []string{"--prices", modes}, "no rule to write"},
+	} {
+		out, _, err := runPrices(append([]string{"rules"}, c.args...)...)
+		if err == nil || !strings.Contains(err.Error(), c.want) || out != "" {
+			t.Errorf("%s: %v and %q, want %q and nothing", c.name, err, out, c.want)
+		}
+	}
+}
+
+func TestNamesInAPriceBookAddNoLinesToItsRules(t *testing.T) {
+	book := priceFile(t, `{name: "x\u2028y", currency: EUR, prices: [
+		{name: "a\ngroups: 1", model: "L4\u2028\"*", price: 1}, {name: "b\u2029evil: 1", model: "L40", mode: shared, price: 2}]}`)
+	out, _, err := runPrices("rules", "--prices", book)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(out, "\u2028\u2029") || strings.Contains(out, "\ngroups: 1") || !strings.Contains(out, `model=~"L4\u2028\".*"`) {
+		t.Errorf("a name broke out of its line:\n%s", out)
+	}
+}

@@ -118,7 +118,7 @@ func TestTheNodePageSaysWhatIsWrong(t *testing.T) {
 	s := ticked(temps([]gpu.Device{card(0)}, []gpu.Sample{onGPU(card(0), gpu.Int(40))}), sharing.Division{Unallocated: []sharing.Unallocated{{Card: "GPU-0", Cause: sharing.CauseFree, Part: sharing.One()}}})
 	s.Time, s.Sources[0].Up, s.Sources[1].Up = time.Now(), true, true
 	page = nodePageOf(t, s, Config{SourceReason: "no libdcgm.so.4"})
-	wantOnPage(t, page, "Nothing is known to be wrong", "nobody judges them here", "sim (no libdcgm.so.4)", "Exporter: <strong><bdi>ready</bdi></strong>", "No ledger is kept", "lists no GPU resource", "No container holds a GPU")
+	wantOnPage(t, page, "Nothing is known to be wrong", "nobody judges them here", "sim (no libdcgm.so.4)", "Exporter: <strong><bdi>ready</bdi></strong>", "No ledger is kept", "No GPU resource is listed", "No container holds a GPU")
 	s.Sources[1].Up = false
 	wantOnPage(t, nodePageOf(t, s, Config{}), `class="status warn"`)
 	s.Time = noon

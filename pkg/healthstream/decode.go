@@ -30,7 +30,16 @@ func decode(n *healthv1.NodeHealth) *List {
 			Records:   named(each(n.GetRecords(), decodeRecord), func(r health.Record) gpu.UUID { return r.Device }),
 			Clearings: each(n.GetClearings(), decodeClearing),
 			Ended:     each(n.GetEnded(), decodeEnding),
+
+			Repartition: decodeRepartition(n.GetRepartition()),
 		},
+	}
+}
+
+func decodeRepartition(r *healthv1.Repartition) health.Repartition {
+	return health.Repartition{
+		State: health.MIGState(r.GetState()), Since: timeOf(r.GetSince()), Began: timeOf(r.GetBegan()), Until: timeOf(r.GetUntil()),
+		Paused: r.GetPaused(), Overdue: r.GetOverdue(),
 	}
 }
 

@@ -31,6 +31,17 @@ func encode(l *List) *healthv1.NodeHealth {
 		Records:   each(l.Report.Records, encodeRecord),
 		Clearings: each(l.Report.Clearings, encodeClearing),
 		Ended:     each(l.Report.Ended, encodeEnding),
+
+		Repartition: encodeRepartition(l.Report.Repartition),
+	}
+}
+
+func encodeRepartition(r health.Repartition) *healthv1.Repartition {
+	if r == (health.Repartition{}) {
+		return nil
+	}
+	return &healthv1.Repartition{
+		State: text(string(r.State)), Since: instant(r.Since), Began: instant(r.Began), Until: instant(r.Until), Paused: r.Paused, Overdue: r.Overdue,
 	}
 }
 

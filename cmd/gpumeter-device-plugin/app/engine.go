@@ -43,6 +43,8 @@ type engine struct {
 	facts    map[string][]health.Fact
 	// migState is what the node's MIG manager says.
 	migState func() health.MIGState
+	// heardMIG is that word as the exporter tells it, for a plugin that may not read the node's labels.
+	heardMIG health.MIGState
 	// folded says that there was a reading.
 	folded bool
 }
@@ -83,7 +85,7 @@ func (e *engine) look(l look) *health.Report {
 	}
 	e.state = e.rules.Fold(e.state, health.Evidence{
 		Time: l.at, BootID: l.bootID, Reading: e.reading, Fresh: fresh,
-		Silent: l.at.Sub(e.answered) > silentAfter*e.interval+readPatience, Facts: e.facts, MIGState: e.migState(),
+		Silent: l.at.Sub(e.answered) > silentAfter*e.interval+readPatience, Facts: e.facts, MIGState: cmp.Or(e.migState(), e.heardMIG),
 	})
 	e.save(l.at)
 	return e.state.Report()
@@ -101,8 +103,9 @@ func (e *engine) save(now time.Time) {
 }
 
 // follow takes over what the exporter knows to be over: what operators ended, and evidence that it saw,
-// must not come back when its stream is lost.
+// must not come back when its stream is lost. So it does what it hears of a repartition.
 func (e *engine) follow(told *health.Report) {
+	e.heardMIG = told.Repartition.State
 	e.state = e.rules.Release(e.state, told.Ended)
 	report := e.state.Report()
 	for _, w := range told.Clearings {

@@ -108,6 +108,25 @@ func TestAGPUThatIsResetForARepartitionIsStillHandedOut(t *testing.T) {
 	}
 }
 
+func TestThePluginHearsOfARepartitionFromTheExporter(t *testing.T) {
+	s := newStage(t, func(c *config) { c.healthSocket = "" })
+	s.config("").look(4)
+	s.engine.follow(&health.Report{Repartition: health.Repartition{State: health.MIGRebooting, Paused: true}})
+	for range 5 {
+		s.pass(10 * time.Second).look(3)
+	}
+	if v, _ := s.own.Verdict("GPU-3"); v.Status == health.Unhealthy {
+		t.Errorf("it is withdrawn in the midst of a reset: %+v", v)
+	}
+	s.engine.follow(&health.Report{Repartition: health.Repartition{State: health.MIGSuccess}})
+	for range 5 {
+		s.pass(10 * time.Second).look(3)
+	}
+	if v, _ := s.own.Verdict("GPU-3"); v.Status != health.Unhealthy {
+		t.Errorf("it has not come back, and is not lost: %+v", v)
+	}
+}
+
 func TestWhatConcernsTheNodeIsChecked(t *testing.T) {
 	for _, c := range []struct{ args, complaint string }{
 		{"--feature-labels=somewhere", "off, file or node"},

@@ -118,6 +118,7 @@ func TestTheGPUOperatorsContainersWork(t *testing.T) {
 }
 
 func TestTheConfigManagerSignalsTheProcessOfTheName(t *testing.T) {
+	// Not SIGHUP, which is ignored below nohup.
 	dir := t.TempDir()
 	program := filepath.Join(dir, "a-device-plugin")
 	if err := os.Symlink("/bin/sleep", program); err != nil {
@@ -127,12 +128,12 @@ func TestTheConfigManagerSignalsTheProcessOfTheName(t *testing.T) {
 	if err := sleeper.Start(); err != nil {
 		t.Skip("there is no sleep here:", err)
 	}
-	m := managerConfig{process: "a-device-plugin", signal: int(syscall.SIGHUP), proc: "/proc"}
+	m := managerConfig{process: "a-device-plugin", signal: int(syscall.SIGUSR1), proc: "/proc"}
 	if err := m.tell(); err != nil {
 		t.Error(err)
 	}
 	err := sleeper.Wait()
-	if status, ok := sleeper.ProcessState.Sys().(syscall.WaitStatus); err == nil || !ok || status.Signal() != syscall.SIGHUP {
+	if status, ok := sleeper.ProcessState.Sys().(syscall.WaitStatus); err == nil || !ok || status.Signal() != syscall.SIGUSR1 {
 		t.Errorf("it ended with %v", err)
 	}
 	if err := m.tell(); err == nil || !strings.Contains(err.Error(), "shareProcessNamespace") {

@@ -390,7 +390,9 @@ type NodeHealth struct {
 	Clearings []*Clearing `protobuf:"bytes,10,rep,name=clearings,proto3" json:"clearings,omitempty"`
 	// Faults that withdrew a device and that evidence has ended, for a day or longer; also those that
 	// were handed over and withdraw nothing here.
-	Ended         []*Ending `protobuf:"bytes,11,rep,name=ended,proto3" json:"ended,omitempty"`
+	Ended []*Ending `protobuf:"bytes,11,rep,name=ended,proto3" json:"ended,omitempty"`
+	// What a MIG manager is doing to the node's GPUs; not set where none was ever heard of.
+	Repartition   *Repartition `protobuf:"bytes,12,opt,name=repartition,proto3" json:"repartition,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -502,6 +504,103 @@ func (x *NodeHealth) GetEnded() []*Ending {
 	return nil
 }
 
+func (x *NodeHealth) GetRepartition() *Repartition {
+	if x != nil {
+		return x.Repartition
+	}
+	return nil
+}
+
+// Repartition is that a MIG manager divides the node's GPUs anew, as far as it is known.
+type Repartition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The manager's word, "pending", "rebooting", "success" or "failed".
+	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	// From when it has said so.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// When judging was paused for it, and when it goes on at the latest.
+	Began *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=began,proto3" json:"began,omitempty"`
+	Until *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
+	// Judging is paused: no GPU is called lost or stuck, and none recovers.
+	Paused bool `protobuf:"varint,5,opt,name=paused,proto3" json:"paused,omitempty"`
+	// It takes too long, and judging goes on.
+	Overdue       bool `protobuf:"varint,6,opt,name=overdue,proto3" json:"overdue,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Repartition) Reset() {
+	*x = Repartition{}
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Repartition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Repartition) ProtoMessage() {}
+
+func (x *Repartition) ProtoReflect() protoreflect.Message {
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Repartition.ProtoReflect.Descriptor instead.
+func (*Repartition) Descriptor() ([]byte, []int) {
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Repartition) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Repartition) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Repartition) GetBegan() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Began
+	}
+	return nil
+}
+
+func (x *Repartition) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *Repartition) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *Repartition) GetOverdue() bool {
+	if x != nil {
+		return x.Overdue
+	}
+	return false
+}
+
 // Device is a physical GPU or a MIG device.
 type Device struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -542,7 +641,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[4]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -554,7 +653,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[4]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -567,7 +666,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{4}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Device) GetUuid() string {
@@ -700,7 +799,7 @@ type Profile struct {
 
 func (x *Profile) Reset() {
 	*x = Profile{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[5]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -712,7 +811,7 @@ func (x *Profile) String() string {
 func (*Profile) ProtoMessage() {}
 
 func (x *Profile) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[5]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -725,7 +824,7 @@ func (x *Profile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Profile.ProtoReflect.Descriptor instead.
 func (*Profile) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{5}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Profile) GetName() string {
@@ -781,7 +880,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[6]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +892,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[6]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +905,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{6}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Placement) GetStart() int32 {
@@ -835,7 +934,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[7]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -847,7 +946,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[7]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -860,7 +959,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{7}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Peer) GetUuid() string {
@@ -898,7 +997,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[8]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +1009,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[8]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +1022,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{8}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Verdict) GetDevice() string {
@@ -1008,7 +1107,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[9]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1119,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[9]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1132,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{9}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Condition) GetGpu() string {
@@ -1150,7 +1249,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[10]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1162,7 +1261,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[10]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1175,7 +1274,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{10}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Record) GetDevice() string {
@@ -1224,7 +1323,7 @@ type Clearing struct {
 
 func (x *Clearing) Reset() {
 	*x = Clearing{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[11]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1335,7 @@ func (x *Clearing) String() string {
 func (*Clearing) ProtoMessage() {}
 
 func (x *Clearing) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[11]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1348,7 @@ func (x *Clearing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Clearing.ProtoReflect.Descriptor instead.
 func (*Clearing) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{11}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Clearing) GetDevice() string {
@@ -1310,7 +1409,7 @@ type Ending struct {
 
 func (x *Ending) Reset() {
 	*x = Ending{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[12]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1322,7 +1421,7 @@ func (x *Ending) String() string {
 func (*Ending) ProtoMessage() {}
 
 func (x *Ending) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[12]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1335,7 +1434,7 @@ func (x *Ending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ending.ProtoReflect.Descriptor instead.
 func (*Ending) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{12}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Ending) GetGpu() string {
@@ -1395,7 +1494,7 @@ type ClearRequest struct {
 
 func (x *ClearRequest) Reset() {
 	*x = ClearRequest{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[13]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1407,7 +1506,7 @@ func (x *ClearRequest) String() string {
 func (*ClearRequest) ProtoMessage() {}
 
 func (x *ClearRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[13]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1420,7 +1519,7 @@ func (x *ClearRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearRequest.ProtoReflect.Descriptor instead.
 func (*ClearRequest) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{13}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ClearRequest) GetDevice() string {
@@ -1454,7 +1553,7 @@ type ClearResponse struct {
 
 func (x *ClearResponse) Reset() {
 	*x = ClearResponse{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[14]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1565,7 @@ func (x *ClearResponse) String() string {
 func (*ClearResponse) ProtoMessage() {}
 
 func (x *ClearResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[14]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1578,7 @@ func (x *ClearResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearResponse.ProtoReflect.Descriptor instead.
 func (*ClearResponse) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{14}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ClearResponse) GetClearing() *Clearing {
@@ -1501,7 +1600,7 @@ type ReportFactsRequest struct {
 
 func (x *ReportFactsRequest) Reset() {
 	*x = ReportFactsRequest{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[15]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1612,7 @@ func (x *ReportFactsRequest) String() string {
 func (*ReportFactsRequest) ProtoMessage() {}
 
 func (x *ReportFactsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[15]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1625,7 @@ func (x *ReportFactsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportFactsRequest.ProtoReflect.Descriptor instead.
 func (*ReportFactsRequest) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{15}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReportFactsRequest) GetReporter() string {
@@ -1559,7 +1658,7 @@ type Fact struct {
 
 func (x *Fact) Reset() {
 	*x = Fact{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[16]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1571,7 +1670,7 @@ func (x *Fact) String() string {
 func (*Fact) ProtoMessage() {}
 
 func (x *Fact) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[16]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1584,7 +1683,7 @@ func (x *Fact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fact.ProtoReflect.Descriptor instead.
 func (*Fact) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{16}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Fact) GetGpu() string {
@@ -1626,7 +1725,7 @@ type ReportFactsResponse struct {
 
 func (x *ReportFactsResponse) Reset() {
 	*x = ReportFactsResponse{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[17]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1737,7 @@ func (x *ReportFactsResponse) String() string {
 func (*ReportFactsResponse) ProtoMessage() {}
 
 func (x *ReportFactsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[17]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1750,7 @@ func (x *ReportFactsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportFactsResponse.ProtoReflect.Descriptor instead.
 func (*ReportFactsResponse) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{17}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReportFactsResponse) GetRefused() []string {
@@ -1675,7 +1774,7 @@ type HandOverRequest struct {
 
 func (x *HandOverRequest) Reset() {
 	*x = HandOverRequest{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[18]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1687,7 +1786,7 @@ func (x *HandOverRequest) String() string {
 func (*HandOverRequest) ProtoMessage() {}
 
 func (x *HandOverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[18]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1700,7 +1799,7 @@ func (x *HandOverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverRequest.ProtoReflect.Descriptor instead.
 func (*HandOverRequest) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{18}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HandOverRequest) GetReporter() string {
@@ -1728,7 +1827,7 @@ type HandOverResponse struct {
 
 func (x *HandOverResponse) Reset() {
 	*x = HandOverResponse{}
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[19]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +1839,7 @@ func (x *HandOverResponse) String() string {
 func (*HandOverResponse) ProtoMessage() {}
 
 func (x *HandOverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_gpumeter_health_v1_health_proto_msgTypes[19]
+	mi := &file_gpumeter_health_v1_health_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +1852,7 @@ func (x *HandOverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverResponse.ProtoReflect.Descriptor instead.
 func (*HandOverResponse) Descriptor() ([]byte, []int) {
-	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{19}
+	return file_gpumeter_health_v1_health_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HandOverResponse) GetRefused() []string {
@@ -1778,7 +1877,7 @@ const file_gpumeter_health_v1_health_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\tR\x05epoch\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12.\n" +
 	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x128\n" +
-	"\tevaluated\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tevaluated\"\xc4\x03\n" +
+	"\tevaluated\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tevaluated\"\x87\x04\n" +
 	"\n" +
 	"NodeHealth\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\tR\x05epoch\x12\x18\n" +
@@ -1792,7 +1891,15 @@ const file_gpumeter_health_v1_health_proto_rawDesc = "" +
 	"\arecords\x18\t \x03(\v2\x1a.gpumeter.health.v1.RecordR\arecords\x12:\n" +
 	"\tclearings\x18\n" +
 	" \x03(\v2\x1c.gpumeter.health.v1.ClearingR\tclearings\x120\n" +
-	"\x05ended\x18\v \x03(\v2\x1a.gpumeter.health.v1.EndingR\x05ended\"\xb4\x05\n" +
+	"\x05ended\x18\v \x03(\v2\x1a.gpumeter.health.v1.EndingR\x05ended\x12A\n" +
+	"\vrepartition\x18\f \x01(\v2\x1f.gpumeter.health.v1.RepartitionR\vrepartition\"\xeb\x01\n" +
+	"\vRepartition\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05began\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05began\x120\n" +
+	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x16\n" +
+	"\x06paused\x18\x05 \x01(\bR\x06paused\x12\x18\n" +
+	"\aoverdue\x18\x06 \x01(\bR\aoverdue\"\xb4\x05\n" +
 	"\x06Device\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x16\n" +
 	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x14\n" +
@@ -1941,7 +2048,7 @@ func file_gpumeter_health_v1_health_proto_rawDescGZIP() []byte {
 }
 
 var file_gpumeter_health_v1_health_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_gpumeter_health_v1_health_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_gpumeter_health_v1_health_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_gpumeter_health_v1_health_proto_goTypes = []any{
 	(Status)(0),                   // 0: gpumeter.health.v1.Status
 	(Class)(0),                    // 1: gpumeter.health.v1.Class
@@ -1949,73 +2056,78 @@ var file_gpumeter_health_v1_health_proto_goTypes = []any{
 	(*WatchResponse)(nil),         // 3: gpumeter.health.v1.WatchResponse
 	(*Heartbeat)(nil),             // 4: gpumeter.health.v1.Heartbeat
 	(*NodeHealth)(nil),            // 5: gpumeter.health.v1.NodeHealth
-	(*Device)(nil),                // 6: gpumeter.health.v1.Device
-	(*Profile)(nil),               // 7: gpumeter.health.v1.Profile
-	(*Placement)(nil),             // 8: gpumeter.health.v1.Placement
-	(*Peer)(nil),                  // 9: gpumeter.health.v1.Peer
-	(*Verdict)(nil),               // 10: gpumeter.health.v1.Verdict
-	(*Condition)(nil),             // 11: gpumeter.health.v1.Condition
-	(*Record)(nil),                // 12: gpumeter.health.v1.Record
-	(*Clearing)(nil),              // 13: gpumeter.health.v1.Clearing
-	(*Ending)(nil),                // 14: gpumeter.health.v1.Ending
-	(*ClearRequest)(nil),          // 15: gpumeter.health.v1.ClearRequest
-	(*ClearResponse)(nil),         // 16: gpumeter.health.v1.ClearResponse
-	(*ReportFactsRequest)(nil),    // 17: gpumeter.health.v1.ReportFactsRequest
-	(*Fact)(nil),                  // 18: gpumeter.health.v1.Fact
-	(*ReportFactsResponse)(nil),   // 19: gpumeter.health.v1.ReportFactsResponse
-	(*HandOverRequest)(nil),       // 20: gpumeter.health.v1.HandOverRequest
-	(*HandOverResponse)(nil),      // 21: gpumeter.health.v1.HandOverResponse
-	nil,                           // 22: gpumeter.health.v1.Record.TransitionsEntry
-	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*Repartition)(nil),           // 6: gpumeter.health.v1.Repartition
+	(*Device)(nil),                // 7: gpumeter.health.v1.Device
+	(*Profile)(nil),               // 8: gpumeter.health.v1.Profile
+	(*Placement)(nil),             // 9: gpumeter.health.v1.Placement
+	(*Peer)(nil),                  // 10: gpumeter.health.v1.Peer
+	(*Verdict)(nil),               // 11: gpumeter.health.v1.Verdict
+	(*Condition)(nil),             // 12: gpumeter.health.v1.Condition
+	(*Record)(nil),                // 13: gpumeter.health.v1.Record
+	(*Clearing)(nil),              // 14: gpumeter.health.v1.Clearing
+	(*Ending)(nil),                // 15: gpumeter.health.v1.Ending
+	(*ClearRequest)(nil),          // 16: gpumeter.health.v1.ClearRequest
+	(*ClearResponse)(nil),         // 17: gpumeter.health.v1.ClearResponse
+	(*ReportFactsRequest)(nil),    // 18: gpumeter.health.v1.ReportFactsRequest
+	(*Fact)(nil),                  // 19: gpumeter.health.v1.Fact
+	(*ReportFactsResponse)(nil),   // 20: gpumeter.health.v1.ReportFactsResponse
+	(*HandOverRequest)(nil),       // 21: gpumeter.health.v1.HandOverRequest
+	(*HandOverResponse)(nil),      // 22: gpumeter.health.v1.HandOverResponse
+	nil,                           // 23: gpumeter.health.v1.Record.TransitionsEntry
+	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
 }
 var file_gpumeter_health_v1_health_proto_depIdxs = []int32{
 	5,  // 0: gpumeter.health.v1.WatchResponse.health:type_name -> gpumeter.health.v1.NodeHealth
 	4,  // 1: gpumeter.health.v1.WatchResponse.heartbeat:type_name -> gpumeter.health.v1.Heartbeat
-	23, // 2: gpumeter.health.v1.WatchResponse.heartbeat_interval:type_name -> google.protobuf.Duration
-	24, // 3: gpumeter.health.v1.Heartbeat.time:type_name -> google.protobuf.Timestamp
-	24, // 4: gpumeter.health.v1.Heartbeat.evaluated:type_name -> google.protobuf.Timestamp
-	24, // 5: gpumeter.health.v1.NodeHealth.time:type_name -> google.protobuf.Timestamp
-	6,  // 6: gpumeter.health.v1.NodeHealth.devices:type_name -> gpumeter.health.v1.Device
-	10, // 7: gpumeter.health.v1.NodeHealth.verdicts:type_name -> gpumeter.health.v1.Verdict
-	12, // 8: gpumeter.health.v1.NodeHealth.records:type_name -> gpumeter.health.v1.Record
-	13, // 9: gpumeter.health.v1.NodeHealth.clearings:type_name -> gpumeter.health.v1.Clearing
-	14, // 10: gpumeter.health.v1.NodeHealth.ended:type_name -> gpumeter.health.v1.Ending
-	7,  // 11: gpumeter.health.v1.Device.profile:type_name -> gpumeter.health.v1.Profile
-	8,  // 12: gpumeter.health.v1.Device.placement:type_name -> gpumeter.health.v1.Placement
-	9,  // 13: gpumeter.health.v1.Device.peers:type_name -> gpumeter.health.v1.Peer
-	0,  // 14: gpumeter.health.v1.Verdict.status:type_name -> gpumeter.health.v1.Status
-	24, // 15: gpumeter.health.v1.Verdict.since:type_name -> google.protobuf.Timestamp
-	11, // 16: gpumeter.health.v1.Verdict.conditions:type_name -> gpumeter.health.v1.Condition
-	8,  // 17: gpumeter.health.v1.Condition.placement:type_name -> gpumeter.health.v1.Placement
-	1,  // 18: gpumeter.health.v1.Condition.class:type_name -> gpumeter.health.v1.Class
-	24, // 19: gpumeter.health.v1.Condition.since:type_name -> google.protobuf.Timestamp
-	24, // 20: gpumeter.health.v1.Condition.last:type_name -> google.protobuf.Timestamp
-	24, // 21: gpumeter.health.v1.Condition.recovering_since:type_name -> google.protobuf.Timestamp
-	22, // 22: gpumeter.health.v1.Record.transitions:type_name -> gpumeter.health.v1.Record.TransitionsEntry
-	23, // 23: gpumeter.health.v1.Record.unhealthy:type_name -> google.protobuf.Duration
-	24, // 24: gpumeter.health.v1.Clearing.time:type_name -> google.protobuf.Timestamp
-	11, // 25: gpumeter.health.v1.Clearing.ended:type_name -> gpumeter.health.v1.Condition
-	11, // 26: gpumeter.health.v1.Clearing.standing:type_name -> gpumeter.health.v1.Condition
-	8,  // 27: gpumeter.health.v1.Ending.placement:type_name -> gpumeter.health.v1.Placement
-	24, // 28: gpumeter.health.v1.Ending.ended:type_name -> google.protobuf.Timestamp
-	13, // 29: gpumeter.health.v1.ClearResponse.clearing:type_name -> gpumeter.health.v1.Clearing
-	18, // 30: gpumeter.health.v1.ReportFactsRequest.facts:type_name -> gpumeter.health.v1.Fact
-	1,  // 31: gpumeter.health.v1.Fact.class:type_name -> gpumeter.health.v1.Class
-	11, // 32: gpumeter.health.v1.HandOverRequest.conditions:type_name -> gpumeter.health.v1.Condition
-	2,  // 33: gpumeter.health.v1.Health.Watch:input_type -> gpumeter.health.v1.WatchRequest
-	15, // 34: gpumeter.health.v1.Health.Clear:input_type -> gpumeter.health.v1.ClearRequest
-	17, // 35: gpumeter.health.v1.Health.ReportFacts:input_type -> gpumeter.health.v1.ReportFactsRequest
-	20, // 36: gpumeter.health.v1.Health.HandOver:input_type -> gpumeter.health.v1.HandOverRequest
-	3,  // 37: gpumeter.health.v1.Health.Watch:output_type -> gpumeter.health.v1.WatchResponse
-	16, // 38: gpumeter.health.v1.Health.Clear:output_type -> gpumeter.health.v1.ClearResponse
-	19, // 39: gpumeter.health.v1.Health.ReportFacts:output_type -> gpumeter.health.v1.ReportFactsResponse
-	21, // 40: gpumeter.health.v1.Health.HandOver:output_type -> gpumeter.health.v1.HandOverResponse
-	37, // [37:41] is the sub-list for method output_type
-	33, // [33:37] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	24, // 2: gpumeter.health.v1.WatchResponse.heartbeat_interval:type_name -> google.protobuf.Duration
+	25, // 3: gpumeter.health.v1.Heartbeat.time:type_name -> google.protobuf.Timestamp
+	25, // 4: gpumeter.health.v1.Heartbeat.evaluated:type_name -> google.protobuf.Timestamp
+	25, // 5: gpumeter.health.v1.NodeHealth.time:type_name -> google.protobuf.Timestamp
+	7,  // 6: gpumeter.health.v1.NodeHealth.devices:type_name -> gpumeter.health.v1.Device
+	11, // 7: gpumeter.health.v1.NodeHealth.verdicts:type_name -> gpumeter.health.v1.Verdict
+	13, // 8: gpumeter.health.v1.NodeHealth.records:type_name -> gpumeter.health.v1.Record
+	14, // 9: gpumeter.health.v1.NodeHealth.clearings:type_name -> gpumeter.health.v1.Clearing
+	15, // 10: gpumeter.health.v1.NodeHealth.ended:type_name -> gpumeter.health.v1.Ending
+	6,  // 11: gpumeter.health.v1.NodeHealth.repartition:type_name -> gpumeter.health.v1.Repartition
+	25, // 12: gpumeter.health.v1.Repartition.since:type_name -> google.protobuf.Timestamp
+	25, // 13: gpumeter.health.v1.Repartition.began:type_name -> google.protobuf.Timestamp
+	25, // 14: gpumeter.health.v1.Repartition.until:type_name -> google.protobuf.Timestamp
+	8,  // 15: gpumeter.health.v1.Device.profile:type_name -> gpumeter.health.v1.Profile
+	9,  // 16: gpumeter.health.v1.Device.placement:type_name -> gpumeter.health.v1.Placement
+	10, // 17: gpumeter.health.v1.Device.peers:type_name -> gpumeter.health.v1.Peer
+	0,  // 18: gpumeter.health.v1.Verdict.status:type_name -> gpumeter.health.v1.Status
+	25, // 19: gpumeter.health.v1.Verdict.since:type_name -> google.protobuf.Timestamp
+	12, // 20: gpumeter.health.v1.Verdict.conditions:type_name -> gpumeter.health.v1.Condition
+	9,  // 21: gpumeter.health.v1.Condition.placement:type_name -> gpumeter.health.v1.Placement
+	1,  // 22: gpumeter.health.v1.Condition.class:type_name -> gpumeter.health.v1.Class
+	25, // 23: gpumeter.health.v1.Condition.since:type_name -> google.protobuf.Timestamp
+	25, // 24: gpumeter.health.v1.Condition.last:type_name -> google.protobuf.Timestamp
+	25, // 25: gpumeter.health.v1.Condition.recovering_since:type_name -> google.protobuf.Timestamp
+	23, // 26: gpumeter.health.v1.Record.transitions:type_name -> gpumeter.health.v1.Record.TransitionsEntry
+	24, // 27: gpumeter.health.v1.Record.unhealthy:type_name -> google.protobuf.Duration
+	25, // 28: gpumeter.health.v1.Clearing.time:type_name -> google.protobuf.Timestamp
+	12, // 29: gpumeter.health.v1.Clearing.ended:type_name -> gpumeter.health.v1.Condition
+	12, // 30: gpumeter.health.v1.Clearing.standing:type_name -> gpumeter.health.v1.Condition
+	9,  // 31: gpumeter.health.v1.Ending.placement:type_name -> gpumeter.health.v1.Placement
+	25, // 32: gpumeter.health.v1.Ending.ended:type_name -> google.protobuf.Timestamp
+	14, // 33: gpumeter.health.v1.ClearResponse.clearing:type_name -> gpumeter.health.v1.Clearing
+	19, // 34: gpumeter.health.v1.ReportFactsRequest.facts:type_name -> gpumeter.health.v1.Fact
+	1,  // 35: gpumeter.health.v1.Fact.class:type_name -> gpumeter.health.v1.Class
+	12, // 36: gpumeter.health.v1.HandOverRequest.conditions:type_name -> gpumeter.health.v1.Condition
+	2,  // 37: gpumeter.health.v1.Health.Watch:input_type -> gpumeter.health.v1.WatchRequest
+	16, // 38: gpumeter.health.v1.Health.Clear:input_type -> gpumeter.health.v1.ClearRequest
+	18, // 39: gpumeter.health.v1.Health.ReportFacts:input_type -> gpumeter.health.v1.ReportFactsRequest
+	21, // 40: gpumeter.health.v1.Health.HandOver:input_type -> gpumeter.health.v1.HandOverRequest
+	3,  // 41: gpumeter.health.v1.Health.Watch:output_type -> gpumeter.health.v1.WatchResponse
+	17, // 42: gpumeter.health.v1.Health.Clear:output_type -> gpumeter.health.v1.ClearResponse
+	20, // 43: gpumeter.health.v1.Health.ReportFacts:output_type -> gpumeter.health.v1.ReportFactsResponse
+	22, // 44: gpumeter.health.v1.Health.HandOver:output_type -> gpumeter.health.v1.HandOverResponse
+	41, // [41:45] is the sub-list for method output_type
+	37, // [37:41] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_gpumeter_health_v1_health_proto_init() }
@@ -2027,16 +2139,16 @@ func file_gpumeter_health_v1_health_proto_init() {
 		(*WatchResponse_Health)(nil),
 		(*WatchResponse_Heartbeat)(nil),
 	}
-	file_gpumeter_health_v1_health_proto_msgTypes[4].OneofWrappers = []any{}
-	file_gpumeter_health_v1_health_proto_msgTypes[9].OneofWrappers = []any{}
-	file_gpumeter_health_v1_health_proto_msgTypes[12].OneofWrappers = []any{}
+	file_gpumeter_health_v1_health_proto_msgTypes[5].OneofWrappers = []any{}
+	file_gpumeter_health_v1_health_proto_msgTypes[10].OneofWrappers = []any{}
+	file_gpumeter_health_v1_health_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_gpumeter_health_v1_health_proto_rawDesc), len(file_gpumeter_health_v1_health_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

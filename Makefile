@@ -88,7 +88,7 @@ test: ## run all tests with the race detector, in random order
 	@for dir in $(TEST_MODULES); do (cd $$dir && $(GO) test -shuffle=on ./...) || exit 1; done
 
 .PHONY: verify
-verify: verify-fmt verify-vet verify-lint verify-floors verify-generated verify-metrics verify-rules verify-dashboards verify-chart verify-glibc verify-vuln ## run every check below, stop at the first that fails
+verify: verify-fmt verify-vet verify-lint verify-floors verify-generated verify-metrics verify-rules verify-dashboards verify-chart verify-glibc verify-vuln ## run the checks below that need neither images nor GPUs, stop at the first that fails
 
 .PHONY: verify-fmt
 verify-fmt: ## check that gofmt would change nothing
@@ -187,8 +187,8 @@ crash: ## kill a writer of the ledger 300 times and fail or cut off every call o
 		-run 'TestABookThatIsKilled|TestWhateverCall|TestABookGoesOn'
 
 .PHONY: demo
-demo: ## serve a pretend node on ADDRESS=127.0.0.1:9400, further flags in ARGS
-	$(GO) run ./cmd/gpumeter demo --address $(ADDRESS) $(ARGS)
+demo: build ## serve a pretend node on ADDRESS=127.0.0.1:9400, further flags in ARGS
+	bin/gpumeter demo --address $(ADDRESS) $(ARGS)
 
 .PHONY: e2e
 e2e: ARCHS = $(ARCH)

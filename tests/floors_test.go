@@ -92,7 +92,6 @@ func plan() map[string]room {
 			floor: 3, ours: []string{"pkg/gpu", "pkg/health"},
 			modules: []string{"github.com/NVIDIA/go-nvml"}, testModules: []string{"github.com/google/uuid"},
 		},
-		"pkg/process": {floor: 3, ours: []string{"pkg/gpu", "pkg/sharing"}, modules: []string{"github.com/prometheus/procfs"}},
 		"pkg/sim": {
 			floor: 3, ours: []string{"pkg/gpu", "pkg/health", "pkg/sharing"},
 			modules: append([]string{"go.yaml.in/yaml/v3"}, kubeletModules...),

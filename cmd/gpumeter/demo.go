@@ -133,7 +133,8 @@ func closeWithMonth(ctx context.Context, stdout, stderr io.Writer) error {
 		"explain --ledger %[1]s --month %[2]s --namespace sandbox",
 		"verify --ledger %[1]s",
 	} {
-		fmt.Fprintf(stdout, "  gpumeter "+line+"\n", dir, from.Format("2006-01"))
+		// As it was called: it need not be on the PATH.
+		fmt.Fprintf(stdout, "  "+os.Args[0]+" "+line+"\n", dir, from.Format("2006-01"))
 	}
 	return nil
 }

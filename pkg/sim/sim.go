@@ -56,6 +56,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"log/slog"
 	"maps"
 	"sync"
@@ -64,6 +66,13 @@ import (
 	"github.com/gpumeter/gpumeter/pkg/gpu"
 	"github.com/gpumeter/gpumeter/pkg/sharing"
 )
+
+// SeedOf is a seed that follows from a node's name, so that each pretend node of a cluster has GPUs of its own.
+func SeedOf(node string) uint64 {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, node)
+	return h.Sum64()
+}
 
 // Options are how a scenario is played.
 type Options struct {

@@ -29,3 +29,7 @@ for variant in "" operator; do
 	fi
 done
 bin/image/assemble inspect "bin/image/gpumeter-$VERSION-linux-$(go env GOHOSTARCH).tar"
+
+echo
+echo "Once an archive is in your registry, as docs/image.md says, tell the chart:"
+echo "  --set image.repository=REGISTRY/gpumeter --set image.tag=$VERSION"

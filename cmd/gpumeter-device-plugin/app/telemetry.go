@@ -102,7 +102,12 @@ func openSim(c config, log *slog.Logger) (*sim.Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--sim-scenario: %w", err)
 	}
-	node, err := sim.NewNode(scenario, sim.Options{Start: time.Now(), Log: log})
+	o := sim.Options{Start: time.Now(), Log: log}
+	if c.nodeName != "" {
+		seed := sim.SeedOf(c.nodeName)
+		o.Seed = &seed
+	}
+	node, err := sim.NewNode(scenario, o)
 	if err != nil {
 		return nil, fmt.Errorf("--sim-scenario %s: %w", c.scenario, err)
 	}

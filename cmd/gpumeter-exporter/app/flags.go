@@ -180,7 +180,7 @@ func (c *Config) sourceFlags() []cli.Flag {
 		str(&c.CPUDevices, d.CPUDevices, "`SELECTION` of CPUs: "+fmt.Sprintf(grammar, "CPUs", "cores"), "cpu-devices,p", "DCGM_EXPORTER_CPU_DEVICES_STR"),
 		str(&c.Scenario, d.Scenario, "with --source=sim: a shipped scenario's name or a `FILE`", "scenario", "GPUMETER_SCENARIO"),
 		&cli.FloatFlag{Name: "speed", Value: d.Speed, Usage: "with --source=sim: simulated seconds per second", Sources: fromEnv("GPUMETER_SPEED"), Destination: &c.Speed},
-		&cli.Uint64Flag{Name: "seed", Usage: "with --source=sim: instead of the scenario's own seed", Sources: fromEnv("GPUMETER_SEED"), Destination: &c.Seed},
+		&cli.Uint64Flag{Name: "seed", Usage: "with --source=sim: what the node's GPUs and pods follow from (default: the node's name, or the scenario's own seed)", Sources: fromEnv("GPUMETER_SEED"), Destination: &c.Seed},
 	}
 }
 

@@ -50,8 +50,12 @@ func (s *Sources) openSim() (Driver, error) {
 	if s.kubelet != nil {
 		o.Checkpoint = s.kubelet.checkpoint()
 	}
-	if s.cfg.SeedSet {
+	switch {
+	case s.cfg.SeedSet:
 		o.Seed = &s.cfg.Seed
+	case s.cfg.NodeName != "":
+		seed := sim.SeedOf(s.cfg.NodeName)
+		o.Seed = &seed
 	}
 	node, err := sim.NewNode(scenario, o)
 	if err != nil {

@@ -381,3 +381,28 @@ func TestTheHostLabelIsTheMachineThatHasTheGPUs(t *testing.T) {
 		}
 	}
 }
+
+func TestPretendNodesOfOneClusterHaveGPUsOfTheirOwn(t *testing.T) {
+	first := func(node string, seed *uint64) string {
+		c := aloof(simulated())
+		c.NodeName = node
+		if seed != nil {
+			c.Seed, c.SeedSet = *seed, true
+		}
+		a := start(t, c)
+		for s, stale := a.Meter().Watch(); ; s, stale = a.Meter().Watch() {
+			if len(s.Reading.Devices) > 0 {
+				return string(s.Reading.Devices[0].UUID)
+			}
+			<-stale
+		}
+	}
+	a, b := first("a", nil), first("b", nil)
+	if a == b || a != first("a", nil) {
+		t.Errorf("GPU 0 of node a is %s, that of node b %s: each is to have its own, and keep it", a, b)
+	}
+	one := uint64(1)
+	if first("a", &one) != first("b", &one) {
+		t.Error("a seed that is given does not go before the node's name")
+	}
+}

@@ -6,6 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 export SYFT_CHECK_FOR_APP_UPDATE=false
+# The modules' licences are where they were built from.
+export SYFT_GOLANG_SEARCH_LOCAL_MOD_CACHE_LICENSES=true
 for image in bin/image/*-linux-*.tar; do
 	"$SYFT" scan --quiet "oci-archive:$image" --output "spdx-json=bin/image/.scanned"
 	bin/image/assemble sbom -version "$VERSION" -created "$SOURCE_DATE_EPOCH" -out "${image%.tar}.spdx.json" bin/image/.scanned "$image"

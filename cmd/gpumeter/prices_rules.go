@@ -36,9 +36,9 @@ func (c *priceCheck) rulesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "rules",
 		Usage: "write the list prices that hold now as recording rules for Prometheus, for dashboards",
-		Description: "The rules make one series for each model, " + priceRecord + "{model,currency}. A model whose price is not one number, " +
-			"since it depends on the mode, the profile, the node or the namespace, has none, and what was left out is told on the standard error " +
-			"and in the file. What namespaces, discounts and quotas change is in no list price: gpumeter report applies it. The series end by " +
+		Description: "The rules make one series for each model, " + priceRecord + "{model,currency}: the price of a whole GPU-hour that holds " +
+			"without any condition. Prices for one mode, profile, resource, node, cluster or namespace are not in them, and a model that has no " +
+			"other price is left out; both are told on the standard error and in the file. What namespaces, discounts and quotas change is in no list price: gpumeter report applies it. The series end by " +
 			"themselves when the book's next price begins: write the rules anew then.",
 		OnUsageError: app.UsageError,
 		Flags: []cli.Flag{
@@ -74,11 +74,14 @@ func (r *priceRules) run() error {
 		return err
 	}
 	sheet := newPriceSheet(book, at)
+	for _, text := range sheet.special {
+		fmt.Fprintln(r.check.stderr, "not in the rules:", oneLine(text))
+	}
 	for _, text := range sheet.left {
 		fmt.Fprintln(r.check.stderr, "left out:", oneLine(text))
 	}
 	if len(sheet.rows) == 0 {
-		return fmt.Errorf("the price book %s has at %s no price that is one number for a model, so there is no rule to write",
+		return fmt.Errorf("the price book %s has at %s no price of a model that holds without other conditions, so there is no rule to write",
 			book.Version(), at.Format(time.RFC3339))
 	}
 	return sheet.write(r.check.stdout)
@@ -92,7 +95,9 @@ type priceSheet struct {
 	until time.Time
 	// rows are of models alone, the most specific first.
 	rows []priceRow
-	// left says what is not in the rows, and why.
+	// special says which prices are more special than the rows of their models.
+	special []string
+	// left says which models are in no row, and why.
 	left []string
 }
 
@@ -106,24 +111,25 @@ type priceRow struct {
 
 func newPriceSheet(book *prices.Book, at time.Time) *priceSheet {
 	s := &priceSheet{book: book, at: at, until: nextPrices(book, at)}
+	listed := book.ListedAt(at)
 	var taken []string
-	for _, l := range book.ListedAt(at) {
-		if model, alone := modelOf(l.Selector); !alone {
+	for _, l := range listed {
+		if model, alone := modelOf(l.Selector); alone {
+			s.rows = append(s.rows, priceRow{listed: l, model: model, but: overlapping(model, taken)})
 			taken = append(taken, model)
-			s.left = append(s.left, fmt.Sprintf("model %s, whose price is not one number: %s (line %d) is for %s", model, l.Name, l.Line, l.Selector))
 		}
 	}
-	for _, l := range book.ListedAt(at) {
+	for _, l := range listed {
 		model, alone := modelOf(l.Selector)
-		if !alone {
+		if alone {
 			continue
 		}
-		if covered(model, taken) {
-			s.left = append(s.left, fmt.Sprintf("%s %s by %s (line %d): its models have other prices too", l.Hour, book.Currency(), l.Name, l.Line))
-			continue
+		price := fmt.Sprintf("%s %s by %s (line %d), for %s", l.Hour, book.Currency(), l.Name, l.Line, l.Selector)
+		if slices.ContainsFunc(taken, func(p string) bool { return covers(p, model) }) {
+			s.special = append(s.special, price)
+		} else {
+			s.left = append(s.left, fmt.Sprintf("model %s, as far as it has no price without conditions: %s", model, price))
 		}
-		s.rows = append(s.rows, priceRow{listed: l, model: model, but: overlapping(model, taken)})
-		taken = append(taken, model)
 	}
 	return s
 }
@@ -153,11 +159,11 @@ func modelOf(selector string) (model string, alone bool) {
 	return "*", false
 }
 
-// covered reports whether one of the patterns has every model of this one: the same pattern does, or one that matches a name.
-func covered(model string, patterns []string) bool {
-	return slices.ContainsFunc(patterns, func(p string) bool {
-		return p == model || p == "*" || !isGlob(model) && globExpression(p).MatchString(model)
-	})
+// covers reports whether a pattern has each model that another one, or a name, has. What a ? stands for is one
+// character, so it has no room for a *.
+func covers(pattern, other string) bool {
+	text := strings.NewReplacer(`\*`, ".*", `\?`, "[^*]").Replace(regexp.QuoteMeta(pattern))
+	return regexp.MustCompile("^(?s:" + text + ")$").MatchString(other)
 }
 
 // overlapping are the patterns that could have a model in common with this one; one too many does no harm.
@@ -200,6 +206,12 @@ func (s *priceSheet) write(w io.Writer) error {
 		fmt.Fprintf(&text, "# They hold until %s, when other prices begin, and then end by themselves: write them anew.\n", s.until.Format(time.RFC3339))
 	}
 	text.WriteString("# These are list prices: what namespaces, discounts and quotas change is not in them. gpumeter report applies it.\n")
+	if len(s.special) > 0 {
+		text.WriteString("# The price of a model is that of a whole GPU-hour without other conditions. Dashboards do not know the more special ones.\n")
+	}
+	for _, special := range s.special {
+		fmt.Fprintf(&text, "# Not in the rules: %s.\n", commentText(special))
+	}
 	for _, left := range s.left {
 		fmt.Fprintf(&text, "# Left out: %s.\n", commentText(left))
 	}

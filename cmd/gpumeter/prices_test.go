@@ -5,6 +5,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -88,14 +90,54 @@ func TestGoldenPriceRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "price-rules.yaml", out)
-	// What is left out is told where it is noticed, and where it stays.
-	lines := strings.Split(strings.TrimSpace(left), "\n")
-	if len(lines) != 3 {
-		t.Errorf("%d things were left out, want the shared L4, the spot A100 and the L4 for them:\n%s", len(lines), left)
+	// What is not in the rules is told where it is noticed, and where it stays.
+	told := map[string]int{}
+	for line := range strings.Lines(left) {
+		what, text, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		told[what]++
+		if comment := "# " + strings.ToUpper(what[:1]) + what[1:] + ": " + text + ".\n"; !strings.Contains(out, comment) {
+			t.Errorf("the rules do not say %q:\n%s", comment, out)
+		}
 	}
-	for _, line := range lines {
-		if text, ok := strings.CutPrefix(line, "left out: "); !ok || !strings.Contains(out, "# Left out: "+text+".\n") {
-			t.Errorf("the rules do not say %q:\n%s", line, out)
+	if want := map[string]int{"not in the rules": 3, "left out": 1}; !maps.Equal(told, want) {
+		t.Errorf("told were %v, want %v: slices of the H100, the spot A100 and the shared L4, and the Other:\n%s", told, want, left)
+	}
+}
+
+func TestTheExamplePricesHaveARuleForEachModel(t *testing.T) {
+	out, told, err := runPrices("rules", "--prices", filepath.Join("..", "..", "etc", "prices.example.yaml"), "--at", "2026-05-01")
+	if err != nil || strings.Contains(out+told, "eft out:") {
+		t.Fatalf("%v, and a model is left out:\n%s", err, told)
+	}
+	for _, want := range []string{"vector(3.6)", "vector(0.7)", "1.9 * group by (model)", "2.85 * group by (model)"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the rules lack %q:\n%s", want, out)
+		}
+	}
+}
+
+func TestAModelIsLeftOutOnlyWhereNoPriceHoldsWithoutConditions(t *testing.T) {
+	for _, c := range []struct {
+		name, general, special string
+		left                   bool
+	}{
+		{"the same pattern", "L4*", "L4*", false},
+		{"a name within a pattern", "L*", "L4", false},
+		{"a pattern within a pattern", "L*", "L4?*", false},
+		{"any", "*", "L4*", false},
+		{"another model", "L40", "L4", true},
+		{"a pattern of more models", "L4", "L4*", true},
+		{"one character and any number of them", "L?", "L*", true},
+		{"patterns that cross", "L*0", "L4*", true},
+	} {
+		book := priceFile(t, fmt.Sprintf("name: x\ncurrency: EUR\nprices:\n- {name: a, model: %q, price: 1}\n- {name: b, model: %q, mode: shared, price: 2}\n", c.general, c.special))
+		out, told, err := runPrices("rules", "--prices", book)
+		want := "not in the rules: 2 EUR by b (line 5), for model=" + c.special + ", mode=shared\n"
+		if c.left {
+			want = "left out: model " + c.special + ", as far as it has no price without conditions: 2 EUR by b (line 5), for model=" + c.special + ", mode=shared\n"
+		}
+		if err != nil || told != want || !strings.Contains(out, "# a, line 4\n") {
+			t.Errorf("%s: %v, told is %q, want %q, and the rules are\n%s", c.name, err, told, want, out)
 		}
 	}
 }
@@ -123,7 +165,7 @@ func TestRulesOfPricesEndWhereOtherPricesBegin(t *testing.T) {
 
 func TestPriceRulesThatCannotBeWrittenEndInAnError(t *testing.T) {
 	book := filepath.Join("testdata", "price-rules-book.yaml")
-	modes := priceFile(t, "name: x\ncurrency: EUR\nprices: [{name: a, model: \"*\", mode: shared, price: 1}, {name: b, model: \"*\", price: 2}]\n")
+	modes := priceFile(t, "name: x\ncurrency: EUR\nprices: [{name: a, model: \"*\", mode: shared, price: 1}, {name: b, model: \"*\", profile: 1g.10gb, price: 2}]\n")
 	for _, c := range []struct {
 		name string
 		args []string
@@ -134,7 +176,7 @@ func TestPriceRulesThatCannotBeWrittenEndInAnError(t *testing.T) {
 		{"a bad book", []string{"--prices", priceFile(t, "name: x\n")}, "cannot be used"},
 		{"another currency", []string{"--prices", book, "--currency", "EUR"}, "is in USD and not in EUR"},
 		{"a bad time", []string{"--prices", book, "--at", "soon"}, "--at \"soon\""},
-		{"nothing that is one number", []string{"--prices", modes}, "no rule to write"},
+		{"no price without conditions", []string{"--prices", modes}, "no rule to write"},
 	} {
 		out, _, err := runPrices(append([]string{"rules"}, c.args...)...)
 		if err == nil || !strings.Contains(err.Error(), c.want) || out != "" {

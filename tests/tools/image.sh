@@ -32,4 +32,4 @@ bin/image/assemble inspect "bin/image/gpumeter-$VERSION-linux-$(go env GOHOSTARC
 
 echo
 echo "Once an archive is in your registry, as docs/image.md says, tell the chart:"
-echo "  --set image.repository=REGISTRY/gpumeter --set image.tag=$VERSION"
+echo "  --set image.repository=registry.example.com/gpumeter --set image.tag=$VERSION"

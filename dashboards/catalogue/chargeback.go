@@ -25,12 +25,21 @@ func usedHours(s promql.Scope, by ...string) string {
 
 // restHours are GPU-hours that nobody is charged for; what was booked as unobserved and found to have been held later is taken off, so
 // that with those held they are the capacity.
-func restHours(s promql.Scope) string {
-	rest := promql.Sum(s.Consumed(promql.CardRegister("unallocated_gpu_seconds", "reason"), promql.Range()), "reason")
-	corrected := promql.Sum(s.Consumed(promql.CardRegister("corrected_gpu_seconds", "reason"), promql.Range()), "reason")
+func restHours(s promql.Scope, more ...string) string {
+	by := append([]string{"reason"}, more...)
+	rest := promql.Sum(s.Consumed(promql.CardRegister("unallocated_gpu_seconds", "reason"), promql.Range()), by...)
+	corrected := promql.Sum(s.Consumed(promql.CardRegister("corrected_gpu_seconds", "reason"), promql.Range()), by...)
 	return "(" + promql.Or(rest+" - "+corrected, rest) + ") / 3600"
 }
 
+// stateHours are the GPU-hours of each state, and with those of every state the capacity.
+func stateHours(s promql.Scope, more ...string) string {
+	return "(" + promql.Or(
+		promql.Set(heldHours(s, more...), "state", "held"),
+		`label_replace(`+restHours(s, more...)+`, "state", "$1", "reason", "(.+)")`) + ")"
+}
+
+// cost is what is held costs at list price.
 func cost(s promql.Scope, by ...string) string {
 	return promql.Sum(promql.Cost(heldHours(s, append([]string{"model"}, without(by, "currency", "model")...)...)), by...)
 }
@@ -49,8 +58,8 @@ func without(labels []string, not ...string) []string {
 	return left
 }
 
-func podHours(s promql.Scope) string {
-	return hours(promql.Sum(s.ConsumedByPods("pod_gpu_seconds", promql.Range()), "namespace", "pod"))
+func podHours(s promql.Scope, more ...string) string {
+	return hours(promql.Sum(s.ConsumedByPods("pod_gpu_seconds", promql.Range()), append([]string{"namespace", "pod"}, more...)...))
 }
 
 func podUsedHours(s promql.Scope) string {
@@ -66,7 +75,7 @@ func chargeback() Dashboard {
 	return d.laid(chargebackNumbers(s), line(namespaces(s)),
 		line(
 			pie("GPU-hours by model", "none", "GPU-hours held in the time shown. Of gpumeter_namespace_gpu_seconds_total. "+rules,
-				now(heldHours(s, "model"), "{{model}}")).round(1).wide(8).none(noRules),
+				now(heldHours(s, "model"), "{{model}}")).shaded().round(1).wide(8).none(noRules),
 			pie("GPU-hours by mode", "none", "GPU-hours held whole, in replicas and as MIG devices. Of gpumeter_namespace_gpu_seconds_total. "+rules,
 				now(heldHours(s, "mode"), "{{mode}}")).inColours(modes()).round(1).wide(8).none(noRules),
 			gauges("GPU-hours by state", "none", "All GPU-hours of the time shown: held, and what nobody is charged for, by reason. Together they are the capacity. "+
@@ -75,14 +84,14 @@ func chargeback() Dashboard {
 		line(
 			graph("GPUs held, by namespace", "none", "How many GPUs the ten greatest namespaces of the time shown held. Of gpumeter_namespace_gpu_seconds_total.",
 				series(promql.Sum(s.Flow(heldTime(), "$__rate_interval"), "namespace")+" and on (namespace) topk(10, "+greatest(s)+")", "{{namespace}}")).
-				stacked().few().every("5m"),
+				stacked().shaded().few().every("5m"),
 			graph("GPU-hours a day, by namespace", "none", "GPU-hours held on each day, which ends at midnight UTC; the ten greatest namespaces of the time shown. "+
 				"Of the recording rule gpumeter:namespace_gpu_seconds:hourly and gpumeter_namespace_gpu_seconds_total.",
 				series(hours(promql.Sum(s.Consumed(heldTime(), promql.Day()), "namespace"))+" and on (namespace) topk(10, "+greatest(s)+")", "{{namespace}}")).
-				inBars().every("1d").empty("in a time that has no midnight UTC").none("no whole day in this time")),
+				inBars().shaded().every("1d").empty("in a time that has no midnight UTC").none("no whole day in this time")),
 		line(idleHolders(s)),
 		line(pods(s)),
-		line(modelCosts(s), priceList()))
+		line(stateCosts(s), modelCosts(s), priceList()))
 }
 
 // greatest says which namespaces held most in the time shown.
@@ -122,7 +131,7 @@ func idleIn(s promql.Scope, w promql.Window) string {
 
 func namespaces(s promql.Scope) Panel {
 	used := value("Used", "percentunit", 0, usedHours(s, "namespace")+" / ("+heldHours(s, "namespace")+" > 0)").meter(1, teal)
-	return list("By namespace", "What each namespace held in the time shown, what it costs at list price, what the month comes to at this rate, and what was used of it."+billNote+
+	return list("By namespace", "What each namespace held in the time shown, what it costs at list price, what the month comes to at this rate, what was used of it, and what the rest costs."+billNote+
 		"Of gpumeter_namespace_gpu_seconds_total, _used_gpu_seconds_total, _memory_byte_seconds_total and _energy_joules_total, last reading less first. "+rules,
 		label("namespace", "Namespace").to(drill("Only this namespace", "chargeback", "namespace", cell("Namespace"))),
 		value("GPU-hours", "none", 1, heldHours(s, "namespace")),
@@ -130,6 +139,8 @@ func namespaces(s promql.Scope) Panel {
 		value("Month at this rate", "none", 2, cost(s, "namespace")+monthLong).but(noPrice),
 		used.but("where use is not measured"),
 		value("Held and idle", "none", 1, hours(promql.Sum(idleIn(s, promql.Range()), "namespace"))).but("where use is not measured"),
+		value("Cost of idle", "none", 2, promql.Sum(promql.Cost(hours(promql.Sum(idleIn(s, promql.Range()), "namespace", "model"))), "namespace")).
+			but(noPrice+", or where use is not measured"),
 		value("GiB-hours", "none", 0, promql.Sum(s.Consumed(promql.NamespaceRegister("namespace_memory_byte_seconds"), promql.Range()), "namespace")+" / 3600 / 2^30"),
 		value("Energy", "kwatth", 1, promql.Sum(s.Consumed(promql.NamespaceRegister("namespace_energy_joules", "basis"), promql.Range()), "namespace")+" / 3.6e6"),
 	).sorted("GPU-hours").high(10).none(noRules)
@@ -144,9 +155,12 @@ func idleHolders(s promql.Scope) Panel {
 }
 
 func pods(s promql.Scope) Panel {
-	return list("By pod", "The fifty pods that held most in the time shown. Pods have no recording rules: over more than some days of a large fleet choose a namespace. Of gpumeter_pod_gpu_seconds_total and gpumeter_pod_used_gpu_seconds_total.",
+	return list("By pod", "The fifty pods that held most in the time shown, and what that costs at list price."+billNote+"Pods have no recording rules: over more than some days of a large fleet choose a namespace. "+
+		"Of gpumeter_pod_gpu_seconds_total and gpumeter_pod_used_gpu_seconds_total.",
 		label("namespace", "Namespace"), label("pod", "Pod"),
 		value("GPU-hours", "none", 2, podHours(s)+amongFirst(podHours(s))).but("with --pod-gpu-seconds=false"),
+		value("Cost", "none", 2, promql.Sum(promql.Cost(podHours(s, "model")), "namespace", "pod")+" and "+podHours(s)+amongFirst(podHours(s))).
+			but(noPrice+", or with --pod-gpu-seconds=false"),
 		value("Used GPU-hours", "none", 2, podUsedHours(s)+" and "+podHours(s)+amongFirst(podHours(s))).but("with --pod-gpu-seconds=false, or where use is not measured"),
 	).sorted("GPU-hours").none("the exporters show no pods: --pod-gpu-seconds=false")
 }
@@ -154,14 +168,23 @@ func pods(s promql.Scope) Panel {
 // amongFirst are the fifty greatest, and those that are as great as the last of them: two queries with topk could take different ones.
 func amongFirst(of string) string { return " >= scalar(min(topk(50, " + of + " > 0)))" }
 
+func stateCosts(s promql.Scope) Panel {
+	return list("By state", "All GPU-hours of the time shown and what they cost at list price: held, and by reason what nobody is charged for. Together they are the capacity and its price. "+
+		"GPUs of models without a price are in the hours and in no cost. Of gpumeter_namespace_gpu_seconds_total, gpumeter_unallocated_gpu_seconds_total and gpumeter_corrected_gpu_seconds_total. "+rules,
+		label("state", "State").paint(states()),
+		value("GPU-hours", "none", 1, promql.Sum(stateHours(s), "state")),
+		value("Cost", "none", 2, promql.Sum(promql.Cost(stateHours(s, "model")), "state")).but(noPrice),
+	).sorted("GPU-hours").wide(8).high(9).none(noRules)
+}
+
 func modelCosts(s promql.Scope) Panel {
 	return list("By model", "GPU-hours and cost by model in the time shown."+billNote+rules,
 		label("model", "Model"), value("GPU-hours", "none", 1, heldHours(s, "model")), value("Cost", "none", 2, cost(s, "model")).but(noPrice),
-	).sorted("GPU-hours").wide(12).high(6).none(noRules)
+	).sorted("GPU-hours").wide(8).high(9).none(noRules)
 }
 
 func priceList() Panel {
 	return list("Prices in use", "What an hour of a whole GPU costs here, by model. typed is the price at the top, which counts where no rule has one. Of the rule gpumeter:price_per_gpu_hour, which `gpumeter prices rules` writes.",
 		label("model", "Model"), label("currency", "Currency"), value("Per GPU-hour", "none", 4, promql.Prices()).but(noPrice),
-	).ordered("Model").wide(12).high(6).none(setAPrice)
+	).ordered("Model").wide(8).high(9).none(setAPrice)
 }

@@ -16,7 +16,7 @@ const (
 	grey   = "#8E8E8E"
 	pale   = "#8AB8FF"
 	teal   = "#1F9E89"
-	// lavender is in no palette of Grafana, so that no namespace has it beside unrequested seats.
+	// lavender is that of unrequested seats, lighter than what somebody holds.
 	lavender = "#C7CFE2"
 	text     = "text"
 )
@@ -52,9 +52,24 @@ func classes() []named {
 	}
 }
 
-// modes are how GPUs are given away.
+// modes are how GPUs are given away, in no colour of a state.
 func modes() []named {
-	return []named{{"exclusive", blue}, {"shared", teal}, {"mig", purple}, {"mig-shared", "#CA95E5"}}
+	return []named{{"exclusive", "#1F4E8C"}, {"shared", teal}, {"mig", "#B08A1E"}, {"mig-shared", "#E0CB8A"}}
+}
+
+// hue is the colour of what has a name that nobody knows beforehand, as namespaces do: all names that match, or all others.
+type hue struct{ matching, colour string }
+
+// hues are none of a state's, nor is any shade that Grafana makes of them. Names fall to one by their last letter, so that a name has
+// the same hue on every page; within a panel Grafana gives each its own shade. Its palettes would give namespaces the red of
+// what is broken.
+func hues() []hue {
+	return []hue{
+		{"", "#2E9CC4"},
+		{"/[bfgmn159]$/i", "#2BB5A0"},
+		{"/[chilty26]$/i", "#C9A227"},
+		{"/[djpqrsw37]$/i", "#D46A9F"},
+	}
 }
 
 type word struct{ value, text, colour string }

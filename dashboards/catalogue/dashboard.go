@@ -114,6 +114,9 @@ func (p Panel) built() sdk.Panel {
 	}
 	if l.colour != "" {
 		defaults.Color = &sdk.FieldColor{Mode: sdk.FieldColorModeId(l.colour)}
+		if l.base != "" {
+			defaults.Color.FixedColor = new(l.base)
+		}
 	}
 	if l.steps != nil {
 		defaults.Thresholds = &sdk.ThresholdsConfig{Mode: sdk.ThresholdsModeAbsolute, Steps: l.steps}

@@ -70,7 +70,7 @@ func fleet() Dashboard {
 				series(mean(s.Busy()), "used")).
 				inColours([]named{{"allocated", blue}, {"used", teal}}).partly().few().wide(8),
 			graph("Power by model", "watt", "What the boards draw. Of DCGM_FI_DEV_POWER_USAGE, each GPU once.",
-				series(promql.Sum(power(s, "model"), "model"), "{{model}}")).stacked().few().wide(8),
+				series(promql.Sum(power(s, "model"), "model"), "{{model}}")).stacked().shaded().few().wide(8),
 			graph("Unhealthy and unknown", "none", "GPUs that are withdrawn, and GPUs of which nothing is known. Of gpumeter_device_health.",
 				series(promql.Sum(unhealthyGPUs(s)), "unhealthy"),
 				series(promql.Sum(ofStatus(s, "unknown")), "unknown")).
@@ -85,8 +85,7 @@ func fleet() Dashboard {
 			gauges("Free GPUs, by cluster and model", "none", "Whole GPUs and parts of them that can be asked for. Of gpumeter_unallocated_share{reason=\"free\"}.",
 				now("sort_desc("+promql.Sum(s.RestFor("free", "model"), "cluster", "model")+")", "{{cluster}} {{model}}")).at(mint).round(2).wide(8),
 			gauges("Energy in this time, by model", "kwatth", "What the boards used in the time shown, by their own meters. Of gpumeter_card_energy_joules_total. "+rules,
-				now(promql.Sum(s.Consumed(cardEnergy(), promql.Range()), "model")+" / 3.6e6", "{{model}}")).at(teal).round(1).wide(8).none(noRules).
-				empty("with a namespace or a pod chosen: energy of GPUs is nobody's")),
+				now(kilowattHours(s, "model"), "{{model}}")).at(teal).round(1).wide(8).none(noRules).empty(noEnergy)),
 	)
 }
 
@@ -111,6 +110,17 @@ func fleetNumbers(s promql.Scope) []Panel {
 	)
 }
 
+const noEnergy = "with a namespace or a pod chosen: energy of GPUs is nobody's"
+
+// kilowattHours are what the boards used in the time shown.
+func kilowattHours(s promql.Scope, by ...string) string {
+	return promql.Sum(s.Consumed(cardEnergy(), promql.Range()), by...) + " / 3.6e6"
+}
+
+func energy(s promql.Scope, by ...string) column {
+	return value("Energy", "kwatth", 1, kilowattHours(s, by...)).but(noEnergy)
+}
+
 func ratio(part, whole string) string { return part + " / " + whole }
 
 func mean(of string) string { return "avg(" + of + ")" }
@@ -132,15 +142,16 @@ func models(s promql.Scope) Panel {
 	}
 	columns = append(columns,
 		value("Used", "percentunit", 0, promql.By("avg", by, s.Busy("model"))).meter(1, teal),
-		value("Power", "watt", automatic, sum(power(s, "model"))))
-	return list("By cluster and model", "GPUs by what they are now. "+stateWords, columns...).sorted("GPUs").high(7)
+		value("Power", "watt", automatic, sum(power(s, "model"))),
+		energy(s, by...))
+	return list("By cluster and model", "GPUs by what they are now, and what they used in the time shown. "+stateWords+" Energy is of gpumeter_card_energy_joules_total. "+rules, columns...).sorted("GPUs").high(7)
 }
 
 func nodesTable(s promql.Scope) Panel {
 	by := []string{"cluster", "node"}
 	sum := func(of string) string { return promql.Sum(of, by...) }
-	return list("Each node", "Each node, the broken ones first; follow a node for its GPUs. Held and idle is averaged over a quarter of an hour. "+
-		"Of gpumeter_device_info, gpumeter_device_health, gpumeter_allocation_share, gpumeter_namespace_used_gpu_seconds_total and DCGM_FI_DEV_POWER_USAGE.",
+	return list("Each node", "Each node, the broken ones first; follow a node for its GPUs. Held and idle is averaged over a quarter of an hour. Energy is of the time shown; a node that is gone has nothing else. "+
+		"Of gpumeter_device_info, gpumeter_device_health, gpumeter_allocation_share, gpumeter_namespace_used_gpu_seconds_total, DCGM_FI_DEV_POWER_USAGE and gpumeter_card_energy_joules_total. "+rules,
 		label("cluster", "Cluster"), label("node", "Node").to(toNode()),
 		value("GPUs", "none", 0, promql.Count(s.GPUs(), by...)),
 		value("Unhealthy", "none", 0, sum(unhealthyGPUs(s))).lit(step{1, red}),
@@ -150,5 +161,6 @@ func nodesTable(s promql.Scope) Panel {
 		value("Held and idle", "none", 2, idleNow(s, by...)).but("where nothing is held or its use is not measured"),
 		value("Free", "none", 2, sum(s.RestFor("free"))),
 		value("Power", "watt", automatic, sum(power(s))),
+		energy(s, by...),
 	).sorted("Unhealthy").sorted("Held and idle").high(10)
 }

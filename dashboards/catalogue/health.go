@@ -29,7 +29,7 @@ func health() Dashboard {
 				series(promql.Sum(unhealthyGPUs(s)), "unhealthy"), series(promql.Sum(ofStatus(s, "unknown")), "unknown")).
 				inColours([]named{{"unhealthy", red}, {"unknown", grey}}).round(0).few(),
 			graph("XIDs by class", "none", "Errors that the driver reported, in each step, by what they ask for. Of gpumeter_xid_errors_total, which counts each once.",
-				series(newXIDs(s, "class"), "{{class}}")).inBars().inColours(classes()).round(0).moments(72).empty("where there was no XID").none("no XID in this time")),
+				series(newXIDs(s, "class"), "{{class}}")).inBars().inColours(classes()).whole().moments(72).empty("where there was no XID").none("no XID in this time")),
 		line(timeline("Verdicts of GPUs that were not always healthy", "What the verdict on each of them was; GPUs that were healthy all the time are left out. Of gpumeter_device_health.", verdicts(),
 			series(promql.ByGPU(s.Indexed(verdict(s, `GPU_I_ID=""`)+troubled(s))), perGPU)).empty("where all GPUs were healthy").none("all GPUs were healthy all the time")),
 		line(xidTimeline(s)),

@@ -87,9 +87,9 @@ func faults(s promql.Scope) []Panel {
 	return line(
 		graph("Faults", "none", "Ticks in which something was wrong with a source, in each step, by source and kind. Of gpumeter_faults_total.",
 			series(promql.Sum(page(inStep("> 0"), "gpumeter_faults_total", "source", "kind"), "source", "kind"), "{{source}}: {{kind}}")).
-			inBars().few().wide(8).empty("where there was no fault").none("no fault in this time"),
+			inBars().whole().few().wide(8).empty("where there was no fault").none("no fault in this time"),
 		graph("Late ticks", "none", "Ticks that began more than half an interval late, in each step, by node. Of gpumeter_late_ticks_total.",
-			series("topk(10, "+page(inStep(">= 0"), "gpumeter_late_ticks_total")+")", "{{node}}")).inBars().round(0).few().wide(8),
+			series("topk(10, "+page(inStep(">= 0"), "gpumeter_late_ticks_total")+")", "{{node}}")).inBars().whole().few().wide(8),
 		list("Fields without a value", "Devices that have no value of a configured field, by reason, over all nodes. Of gpumeter_absent_values.",
 			label("field", "Field"), label("reason", "Reason"),
 			value("Devices", "none", 0, promql.Sum(page("%s", "gpumeter_absent_values", "field", "reason"), "field", "reason")+" > 0").but("where every device has every field"),
@@ -103,7 +103,7 @@ func ledger(s promql.Scope) []Panel {
 		graph("Age of commits", "s", "How old the totals of the ten slowest ledgers are. Of gpumeter_ledger_commit_timestamp_seconds.",
 			series(top("(time() - "+page("%s", "gpumeter_ledger_commit_timestamp_seconds")+")"), "{{node}}")).few().wide(6),
 		graph("Records that wait for the disk", "none", "Of the ten ledgers with most. Of gpumeter_ledger_pending_records.",
-			series(top(page("%s", "gpumeter_ledger_pending_records")), "{{node}}")).few().wide(6).empty("where ledgers are in memory only").none("ledgers are in memory only"),
+			series(top(page("%s", "gpumeter_ledger_pending_records")), "{{node}}")).whole().few().wide(6).empty("where ledgers are in memory only").none("ledgers are in memory only"),
 		graph("Time that nobody watched", "s", "In each step, by why. Of gpumeter_observation_gap_seconds_total.",
 			series(promql.Sum(page(inStep("> 0"), "gpumeter_observation_gap_seconds_total", "reason"), "reason"), "{{reason}}")).
 			inBars().few().wide(6).empty("where all time was watched").none("all time was watched"),

@@ -87,6 +87,15 @@ func (p Panel) inBars() Panel {
 	return p
 }
 
+// whole is for numbers of events: the axis reaches to 4 at least, so that its marks are whole numbers too.
+func (p Panel) whole() Panel {
+	if custom, ok := p.look.custom.(common.GraphFieldConfig); ok {
+		custom.AxisSoftMax = new(4.0)
+		p.look.custom = custom
+	}
+	return p.round(0)
+}
+
 // listed puts the legend beside the graph, with the last value and the greatest.
 func (p Panel) listed() Panel {
 	p.look.options = timeseries.Options{Legend: legend("lastNotNull", "max"), Tooltip: tooltip()}

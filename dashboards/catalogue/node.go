@@ -28,7 +28,7 @@ func node() Dashboard {
 			timeline("Verdicts", "What the verdict on each GPU was. Of gpumeter_device_health.", verdicts(),
 				series(promql.ByGPU(s.Indexed(verdict(s, `GPU_I_ID=""`))), perGPU)).wide(12),
 			graph("XIDs", "none", "Errors that the driver reported, in each step, by code and class. Of gpumeter_xid_errors_total, which counts each once.",
-				series(newXIDs(s, "node", "gpu", "xid", "class"), perGPU+": XID {{xid}} ({{class}})")).inBars().round(0).wide(12).high(9).
+				series(newXIDs(s, "node", "gpu", "xid", "class"), perGPU+": XID {{xid}} ({{class}})")).inBars().whole().wide(12).high(9).
 				empty("where there was no XID").none("no XID in this time")),
 		utilisation(s), thermals(s), transfers(s))
 }

@@ -45,7 +45,7 @@ type look struct {
 	options, custom any
 	decimals        *float64
 	min, max        *float64
-	colour          string
+	colour, base    string
 	steps           []sdk.Threshold
 	mappings        []sdk.ValueMapping
 	overrides       []sdk.DashboardFieldConfigSourceOverrides
@@ -60,6 +60,7 @@ type look struct {
 const (
 	byThreshold = "thresholds"
 	byPalette   = "palette-classic"
+	byShade     = "shades"
 )
 
 func (p Panel) wide(columns int) Panel {
@@ -131,6 +132,20 @@ type step struct {
 func (p Panel) inColours(all []named) Panel {
 	for _, n := range all {
 		p.look.overrides = append(p.look.overrides, override(n.name, property{"color", map[string]any{"mode": "fixed", "fixedColor": n.colour}}))
+	}
+	return p
+}
+
+// shaded gives names that are not known beforehand shades of colours that mean nothing else. Known names get theirs after it.
+func (p Panel) shaded() Panel {
+	for _, h := range hues() {
+		if h.matching == "" {
+			p.look.colour, p.look.base = byShade, h.colour
+			continue
+		}
+		o := override(h.matching, property{"color", map[string]any{"mode": byShade, "fixedColor": h.colour}})
+		o.Matcher.Id = "byRegexp"
+		p.look.overrides = append(p.look.overrides, o)
 	}
 	return p
 }

@@ -77,7 +77,7 @@ func seatMap(s promql.Scope) Panel {
 			"Of gpumeter_allocation_share and gpumeter_unallocated_share.",
 		Targets: []Target{{Expr: promql.Sum(name(promql.Or(parts, rest)), "card", "part"), Instant: true, MayBeEmpty: "where nothing is held"}},
 		look: look{
-			colour: byPalette, noValue: "nothing is held",
+			noValue: "nothing is held",
 			options: barchart.Options{
 				XField: new(`card`), Orientation: common.VizOrientationHorizontal, Stacking: common.StackingModeNormal, ShowValue: common.VisibilityModeNever,
 				BarWidth: 0.9, GroupWidth: 0.9, XTickLabelMaxLength: 40, Legend: legend(), Tooltip: tooltip(), FullHighlight: false,
@@ -90,7 +90,7 @@ func seatMap(s promql.Scope) Panel {
 			},
 		},
 	}
-	return p.lettered().partly().inColours(reasons())
+	return p.lettered().partly().shaded().inColours(reasons())
 }
 
 func measured(s promql.Scope) Panel {

@@ -143,7 +143,7 @@ func (n *player) wire(mc meter.Config, dir string) error {
 	if mc.Policy, err = sharing.ParsePolicy("blend"); err != nil {
 		return err
 	}
-	bc := ledger.BookConfig{Node: n.name, Cluster: n.cluster, Policy: mc.Policy.Name(), Interval: mc.Interval, Version: "0.0.0"}
+	bc := ledger.BookConfig{Node: n.name, Cluster: n.cluster, Policy: mc.Policy.Name(), Interval: mc.Interval, Version: "0.9.0"}
 	restored := ""
 	if n.durable {
 		bc.Dir = filepath.Join(dir, n.name)
@@ -167,7 +167,7 @@ func (n *player) wire(mc meter.Config, dir string) error {
 	}
 	n.exporter, err = exporter.New(n.meter, counters, exporter.Config{
 		Hostname: n.name, HostnameLabel: hostname, VirtualGPUs: n.copies, PodUID: true, XIDs: xids, Policy: mc.Policy.Name(), Restored: restored, SourceReason: "asked for",
-		Build:  exporter.BuildInfo{Version: "0.0.0", Revision: "0000000", GoVersion: "go1.26"},
+		Build:  exporter.BuildInfo{Version: "0.9.0", Revision: "0000000", GoVersion: "go1.26"},
 		Stream: func() exporter.Stream { return exporter.Stream{Epoch: "e", Version: 1, Clients: 1, Lists: 1} },
 	})
 	if err == nil {

@@ -230,7 +230,7 @@ func (r *rig) measured(t *testing.T, v *view, parts []part) {
 	for _, p := range parts {
 		models[p.card], nodes[p.node] = p.model, true
 	}
-	power, energy := map[string]float64{}, map[string]float64{}
+	power, energy, byModel, byNode := map[string]float64{}, map[string]float64{}, map[string]float64{}, map[string]float64{}
 	for name := range nodes {
 		n, at := r.player(name), r.at[name]
 		for card, w := range n.field(155, at) {
@@ -241,7 +241,10 @@ func (r *rig) measured(t *testing.T, v *view, parts []part) {
 		before := n.field(156, at-time.Hour)
 		for card, mj := range n.field(156, at) {
 			if model := models[card]; model != "" {
-				energy[model] += (mj - before[card]) / 1e3 / 3.6e6
+				kwh := (mj - before[card]) / 1e3 / 3.6e6
+				energy[model] += kwh
+				byModel[n.cluster+" "+model] += kwh
+				byNode[n.cluster+" "+name] += kwh
 			}
 		}
 	}
@@ -255,8 +258,14 @@ func (r *rig) measured(t *testing.T, v *view, parts []part) {
 	}
 	same(t, "power by node", power, v.column(t, "Each node", "Power", "Cluster", "Node"), 1e-6)
 	same(t, "power", map[string]float64{"": total(power)}, v.numbers(t, "Power", "A"), 1e-6)
+	energies := total(v.numbers(t, "Energy in this time, by model", "A", "model"))
+	for table, keys := range map[string][]string{"By cluster and model": {"Cluster", "Model"}, "Each node": {"Cluster", "Node"}} {
+		same(t, "energy of "+table, map[string]float64{"": energies}, map[string]float64{"": total(v.column(t, table, "Energy", keys...))}, exact)
+	}
 	if len(withdrawn()[one(nodes)]) == 0 && len(nodes) == 1 {
 		same(t, "energy", energy, v.numbers(t, "Energy in this time, by model", "A", "model"), 0.02)
+		same(t, "energy by cluster and model", byModel, v.column(t, "By cluster and model", "Energy", "Cluster", "Model"), 0.02)
+		same(t, "energy by node", byNode, v.column(t, "Each node", "Energy", "Cluster", "Node"), 0.02)
 	}
 }
 

@@ -43,7 +43,7 @@ func (o Override) matches(c Column, refID string) (bool, error) {
 	case "byName":
 		return c.Title() == text || c.Name == text, nil
 	case "byRegexp":
-		return regexp.MatchString(strings.Trim(text, "/"), c.Title())
+		return regexp.MatchString(expression(text), c.Title())
 	case "byFrameRefID":
 		return refID == text, nil
 	case "byType":
@@ -51,6 +51,18 @@ func (o Override) matches(c Column, refID string) (bool, error) {
 	default:
 		return false, fmt.Errorf("matcher %s is not known", o.Matcher.ID)
 	}
+}
+
+// expression is one of JavaScript's, /text/flags or the text alone, as Go has it.
+func expression(text string) string {
+	end := strings.LastIndex(text, "/")
+	if !strings.HasPrefix(text, "/") || end == 0 {
+		return text
+	}
+	if flags := text[end+1:]; flags != "" {
+		return "(?" + flags + ")" + text[1:end]
+	}
+	return text[1:end]
 }
 
 // Numeric says whether a column has numbers.

@@ -182,6 +182,16 @@ func TestALegendShowsLabels(t *testing.T) {
 }
 
 // TestOverridesChangeOneColumn gives one column a unit, words and a colour of its own.
+func TestARegularExpressionIsWrittenAsInJavaScript(t *testing.T) {
+	for text, want := range map[string]bool{"/[ab]$/i": true, "/[ab]$/": false, "^TEAM": true, "/^team/": false, "/": false} {
+		o := Override{}
+		o.Matcher.ID, o.Matcher.Options = "byRegexp", text
+		if got, err := o.matches(Column{Name: "TEAM-A"}, "A"); got != want || err != nil {
+			t.Errorf("%s matches: %v, %v", text, got, err)
+		}
+	}
+}
+
 func TestOverridesChangeOneColumn(t *testing.T) {
 	var p Panel
 	if err := json.Unmarshal([]byte(`{"fieldConfig":{"defaults":{"unit":"none","thresholds":{"steps":[{"color":"green","value":null},{"color":"red","value":1}]}},"overrides":[

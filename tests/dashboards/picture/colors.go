@@ -77,10 +77,13 @@ func on(background color.RGBA) color.RGBA {
 // seriesColor is what a field of a graph is drawn in: its own colour, by its value, or the n-th of the palette.
 func seriesColor(f grafana.Field, n int, last float64) color.RGBA {
 	switch f.Color.Mode {
-	case "fixed", "shades":
+	case "fixed":
 		if f.Color.FixedColor != "" {
 			return paint(f.Color.FixedColor)
 		}
+	case "shades":
+		all := Shades(f.Color.FixedColor)
+		return all[n%len(all)]
 	case "thresholds":
 		if c := f.ThresholdColor(last); c != "" {
 			return paint(c)

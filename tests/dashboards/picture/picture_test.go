@@ -8,6 +8,7 @@ import (
 	"image"
 	"image/color"
 	"image/png"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +106,21 @@ func TestEveryKindOfPanelLeavesItsMark(t *testing.T) {
 		area := image.Rect(mark.x*column, int(head)+mark.y*int(unit), (mark.x+mark.w)*column, int(head)+(mark.y+mark.h)*int(unit))
 		if got := ink(img, area, mark.color); got < mark.least {
 			t.Errorf("%s has %d pixels of its colour, want at least %d", name, got, mark.least)
+		}
+	}
+}
+
+// TestShadesAreThoseOfGrafana has what tinycolor, of which Grafana makes them, says of one colour.
+func TestShadesAreThoseOfGrafana(t *testing.T) {
+	all := Shades("#808080")
+	want := []color.RGBA{{128, 128, 128, 255}, {143, 143, 143, 255}, {113, 113, 113, 255}, {158, 158, 158, 255}, {98, 98, 98, 255}}
+	if len(all) != 11 || !slices.Equal(all[:len(want)], want) {
+		t.Errorf("shades of grey are %v", all)
+	}
+	for _, name := range []string{"#2E9CC4", "#C9A227", "#FF0000", "#00FF00", "#0000FF"} {
+		h, s, l := hsl(paint(name))
+		if got := rgb(h, s, l); got != paint(name) {
+			t.Errorf("%s comes back as %v", name, got)
 		}
 	}
 }

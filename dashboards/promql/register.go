@@ -73,15 +73,16 @@ func (s Scope) Consumed(r Register, w Window) string {
 }
 
 // ConsumedByPods is Consumed of a register of pods in seconds, which have no hourly readings. A pod's series stay for 15 minutes after
-// its end, so that one look in ten minutes sees what each came to, and what is there still is read now. What a series showed when it was first seen is no consumption of
-// the window if it is more than one GPU can have come to since the look before.
+// its end, so that one look in ten minutes sees what each came to, and what is there still is read now. A series that came within the
+// window began at 0, unless its ledger was not known at the window's beginning: then what it showed first is no consumption.
 func (s Scope) ConsumedByPods(name string, w Window, more ...string) string {
 	id := with([]string{"ledger_id", "namespace", "pod", "container", "pod_uid", "UUID", "GPU_I_ID", "resource", "mode", "model", "profile"}, more...)
 	looks := s.Held("gpumeter_"+name+"_total", ofModel) + "[" + w.Length + ":10m]"
 	end := "(" + Or(By("max", id, s.Held("gpumeter_"+name+"_total", ofModel)), By("max", id, "max_over_time("+looks+")")) + ")"
 	start := By("max", id, s.Before(w).Held("gpumeter_"+name+"_total", ofModel))
-	first := By("min", id, "min_over_time("+looks+")") + " > 600"
-	return s.ofLedgers("("+end+" - ("+Or(start, first, "0 * "+end)+"))", w, false)
+	first := By("min", id, "min_over_time("+looks+")") + on("unless", []string{"ledger_id"}) + s.known(w)
+	zero := "0 * " + end + on("and", []string{"ledger_id"}) + s.known(w)
+	return s.ofLedgers("("+end+" - ("+Or(start, first, zero)+"))", w, false)
 }
 
 // known are the ledgers of which it is known what they had at the beginning of a window: those that were read then, and those that

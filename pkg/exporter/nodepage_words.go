@@ -149,7 +149,7 @@ func asks(c health.Class) string {
 	case health.ClassInfo:
 		return "nothing"
 	case health.ClassWatch:
-		return "nothing yet: watch it"
+		return "nothing yet; watch it"
 	case health.ClassContained:
 		return "nothing yet: the error ended its program"
 	case health.ClassReset:
